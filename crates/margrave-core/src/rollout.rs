@@ -33,6 +33,8 @@ pub struct Progress {
     pub size: u32,
     /// Those that it is still meant for.
     pub members: Vec<Member>,
+    /// The places of those that failed, were forgiven by a person, and are not part of it any more.
+    pub forgiven_gone: Vec<u32>,
     pub reached: Reached,
     /// Since when enough of the batch that is under way were heard of after its soak. A server that was started meanwhile
     /// has heard of nobody.
@@ -250,7 +252,11 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
             // Where nobody has it, there is nothing to watch.
             Judged::Nobody { .. } if proven => Some(0),
             Judged::Nobody { waited_for: 0 } => {
-                if !proves_without(strategy, reached.batch, &by_batch) {
+                let is_forgiven = progress
+                    .forgiven_gone
+                    .iter()
+                    .any(|place| strategy.batch_of(*place, *size) == reached.batch);
+                if !is_forgiven && !proves_without(strategy, reached.batch, &by_batch) {
                     let batch = reached.batch + 1;
                     let why = format!(
                         "nobody is left in batch {batch} who could prove it; resume to go on without"

@@ -158,6 +158,10 @@ impl<'t> Reader<'t> {
         }
         let end = self.rest().find([',', '(', ')', '"', '=', '!']).unwrap_or(self.rest().len());
         let value = self.rest()[..end].trim();
+        // Left out, it would be an empty one, and `!=` or `notin ()` would reach a whole fleet.
+        if value.is_empty() {
+            return Err(self.error("a value is missing (an empty one is written \"\")"));
+        }
         if value.chars().any(char::is_control) {
             return Err(self.error("a value has no control characters"));
         }
@@ -348,6 +352,8 @@ mod tests {
         check("in=1, notin in (in)", &["in=1 notin=in"], &["in=1"]);
         check(r#"note="a, \"b\" (c)""#, &[], &["note=a"]);
         check("inner", &["inner=1"], &["inn=1"]);
+        check("role!=\"\"", &["role=main", ""], &["role="]);
+        check("role in (\"\", main)", &["role=", "role=main"], &["role=spare", ""]);
     }
 
     #[test]
@@ -369,6 +375,13 @@ mod tests {
             "a=1, a notin (1, 2)",
             "a, !a",
             "ä=1",
+            "role!=",
+            "role=",
+            "role= , site=nord",
+            "line in ()",
+            "line notin ()",
+            "line in (1,)",
+            "line notin (1, , 2)",
         ] {
             assert!(bad.parse::<Selector>().is_err(), "{bad:?} was taken");
         }

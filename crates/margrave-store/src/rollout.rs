@@ -224,6 +224,27 @@ impl Store {
         .await
     }
 
+    /// Devices that were released and said since that what they were given failed, also those that nobody wants it on any more.
+    pub async fn failed_in_rollout(&self, deployment: DeploymentId) -> Result<Vec<DeviceRef>, Error> {
+        self.read(move |sql| {
+            let mut statement = sql.statement(
+                "SELECT member.client, member.device FROM deployment
+                 CROSS JOIN rollout_member AS member ON member.deployment = deployment.id
+                 CROSS JOIN assignment ON assignment.deployment_name = deployment.name
+                     AND assignment.client = member.client AND assignment.device = member.device
+                     AND assignment.deployment = deployment.id
+                 WHERE deployment.id = ?1 AND released_at IS NOT NULL AND EXISTS (SELECT 1 FROM transition
+                     WHERE transition.assignment = assignment.id AND transition.state IN ('FAILED', 'ROLLINGBACK')
+                     AND late = 0 AND transition.received_at >= released_at)",
+            )?;
+            let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
+                Ok(DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?))
+            })?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
     /// What each of these devices waits for, by name.
     pub async fn waiting_of(&self, devices: Vec<DeviceRef>) -> Result<Vec<WaitingRecord>, Error> {
         self.read(move |sql| {

@@ -155,6 +155,9 @@ pub struct PlannedRollout {
     /// The first 200, in their order.
     pub batches: Vec<PlannedBatch>,
     pub strategy: StrategyBody,
+    /// Why nobody gets it for now, where the rollout was stopped and stays so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -57,9 +57,13 @@ pub struct Read {
 }
 
 impl Read {
-    /// Where in `file` a rule of the resource's `spec` is broken.
+    /// Where in `file` a rule of the resource's `spec`, or of what stands beside it (`/../metadata/id`), is broken.
     pub fn flaw(&self, file: &str, violation: &Violation) -> Flaw {
-        let (line, _) = self.node.locate(&format!("/spec{}", violation.place));
+        let place = match violation.place.strip_prefix("/..") {
+            Some(beside) => beside.to_owned(),
+            None => format!("/spec{}", violation.place),
+        };
+        let (line, _) = self.node.locate(&place);
         Flaw {
             file: file.to_owned(),
             line,

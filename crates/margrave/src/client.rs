@@ -118,13 +118,21 @@ impl Client {
 
     /// Everything of a list, however many pages it has.
     async fn all<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>> {
+        self.all_after(query, None).await
+    }
+
+    /// The same from a place in it on.
+    async fn all_after<T: DeserializeOwned>(&self, query: &str, after: Option<String>) -> Result<Vec<T>> {
         let mut all = Vec::new();
-        let mut after = String::new();
+        let mut after = after;
         for _ in 0..PAGES_MAX {
-            let page: Page<T> = self.get(&format!("{query}{after}")).await?;
+            let behind = after.map(|after| format!("&after={}", segment(&after))).unwrap_or_default();
+            let request = Request::get(at(&format!("{query}{behind}")));
+            // What there is as a stream, too, is one unless a list is asked for.
+            let page: Page<T> = self.ask(request.header(header::ACCEPT, "application/json")).await?;
             all.extend(page.items);
             match page.next {
-                Some(next) => after = format!("&after={}", segment(&next)),
+                Some(next) => after = Some(next),
                 None => return Ok(all),
             }
         }
@@ -140,7 +148,7 @@ impl Client {
     }
 
     pub(crate) async fn join_tokens(&self) -> Result<Vec<OpenJoinToken>> {
-        self.ask(Request::get(at("/join-tokens"))).await
+        self.all(&format!("/join-tokens?limit={PAGE}")).await
     }
 
     pub(crate) async fn revoke_join_token(&self, device: &str) -> Result<()> {
@@ -334,7 +342,7 @@ impl Client {
 
     /// What a deployment was, newest first; also of one that is gone.
     pub(crate) async fn revisions(&self, name: &str) -> Result<Vec<Revision>> {
-        self.get(&format!("/deployments/{}/revisions", segment(name))).await
+        self.all(&format!("/deployments/{}/revisions?limit={PAGE}", segment(name))).await
     }
 
     /// Goes back to an earlier revision, unless somebody changed the deployment meanwhile.
@@ -371,25 +379,16 @@ impl Client {
         self.all(&format!("/deployments/{deployment}/devices/{device}/transitions?limit={PAGE}")).await
     }
 
-    async fn events(&self, after: u64, limit: u32) -> Result<Vec<Event>> {
-        self.events_at(&format!("after={after}&limit={limit}")).await
-    }
-
-    async fn events_at(&self, query: &str) -> Result<Vec<Event>> {
-        let request = Request::get(at(&format!("/events?{query}")));
-        self.ask(request.header(header::ACCEPT, "application/json")).await
-    }
-
-    /// What happened after an event, oldest first; a thousand at most.
+    /// What happened after an event, oldest first.
     pub(crate) async fn events_after(&self, after: u64) -> Result<Vec<Event>> {
-        self.events(after, 1000).await
+        self.all_after(&format!("/events?limit={PAGE}"), Some(after.to_string())).await
     }
 
     /// The newest events, oldest first.
     pub(crate) async fn latest_events(&self, number: u32) -> Result<Vec<Event>> {
         match number {
             0 => Ok(Vec::new()),
-            number => self.events_at(&format!("last={}", number.min(1000))).await,
+            number => self.all(&format!("/events?last={}", number.min(1000))).await,
         }
     }
 

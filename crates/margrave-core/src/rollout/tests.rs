@@ -49,6 +49,7 @@ fn progress(text: &str) -> Progress {
     Progress {
         size: u32::try_from(members.len()).unwrap(),
         members,
+        forgiven_gone: Vec::new(),
         reached: Reached::default(),
         heard_since: None,
         hold: Hold::None,
@@ -263,6 +264,19 @@ fn what_is_down_with_the_version_before_does_not_keep_its_site_from_the_one_that
 }
 
 #[test]
+fn a_batch_of_which_only_forgiven_failures_went_is_passed_over_once_they_are_gone() {
+    let strategy = Strategy { batches: vec![amount("1")], ..Default::default() };
+    let mut gone = progress("failed waits waits");
+    gone.members.remove(0);
+    for (forgiven, expected) in [(vec![], ""), (vec![1], ""), (vec![0], "d1")] {
+        gone.forgiven_gone = forgiven.clone();
+        let decision = decide(&strategy, &gone, NOW);
+        assert_eq!(released(&decision), expected, "{forgiven:?}");
+        assert_eq!(matches!(decision.standing, Standing::Halted(_)), expected.is_empty(), "{forgiven:?}");
+    }
+}
+
+#[test]
 fn a_dark_site_does_not_stop_the_others() {
     let strategy = Strategy { unavailable_max: Some(amount("1")), ..pairs() };
     assert_eq!(released(&decide(&strategy, &progress("done@b done@b lost@a waits@a waits@b"), NOW)), "d4");
@@ -414,6 +428,7 @@ impl Fleet {
         let kept = Progress {
             size,
             members: members.collect(),
+            forgiven_gone: Vec::new(),
             reached: Reached::default(),
             heard_since: None,
             hold: Hold::None,

@@ -11,7 +11,7 @@ use margrave_core::deployment::Defaults;
 use margrave_core::id::{DeploymentId, DeploymentName, DeviceRef, PackageId, PackageVersion};
 use margrave_core::schedule::{Choice, Reach};
 use margrave_core::violation::Violation;
-use margrave_store::{GoneBack, Head, MisfitRecord, Publication, RolloutChange};
+use margrave_store::{GoneBack, Head, MisfitRecord, Publication, RolloutRecord};
 use margrave_wire::operator;
 use margrave_wire::resource::Place;
 
@@ -148,6 +148,12 @@ impl Source<'_> {
     fn is_asked(&self) -> bool {
         matches!(self, Source::Asked)
     }
+}
+
+/// A deployment of which nobody said anything, and whose rollout was stopped.
+pub(super) struct Stopped {
+    pub(super) drafted: Draft,
+    pub(super) rollout: RolloutRecord,
 }
 
 /// Why a change was refused: which of several, and why.
@@ -288,7 +294,12 @@ impl Fleet {
                 .collect(),
             Source::Asked | Source::Commit(_) => Vec::new(),
         };
-        let (wanted, carried) = self.carried(wanted, changes).await.map_err(failed)?;
+        let (wanted, stopped) = self.stopped_among(wanted, changes).await.map_err(failed)?;
+        let mut carried = Vec::new();
+        for Stopped { drafted, rollout } in stopped {
+            let change = self.carry_over(rollout, &drafted.wish.deployment, &drafted.devices).await;
+            carried.push(change.map_err(failed)?);
+        }
         let refusable: BTreeSet<(DeploymentId, DeviceRef)> = wanted
             .iter()
             .flat_map(|drafted| {
@@ -386,25 +397,25 @@ impl Fleet {
 
     /// Takes out those that only follow what is as usual, and whose rollout was stopped: whoever changes a default does not mean to
     /// set it going.
-    async fn carried(
+    pub(super) async fn stopped_among(
         &self,
         wanted: Vec<Draft>,
         changes: &[Change],
-    ) -> Result<(Vec<Draft>, Vec<RolloutChange>), Error> {
+    ) -> Result<(Vec<Draft>, Vec<Stopped>), Error> {
         let following: BTreeSet<&DeploymentName> = changes.iter().filter_map(Change::follows).collect();
-        let (mut others, mut carried) = (Vec::new(), Vec::new());
+        let (mut others, mut stopped) = (Vec::new(), Vec::new());
         for drafted in wanted {
             let deployment = &drafted.wish.deployment;
-            let stopped = match following.contains(&deployment.name) {
+            let rollout = match following.contains(&deployment.name) {
                 true => self.stopped_rollout(deployment.id).await?,
                 false => None,
             };
-            match stopped {
-                Some(stopped) => carried.push(self.carry_over(stopped, deployment, drafted.devices).await?),
+            match rollout {
+                Some(rollout) => stopped.push(Stopped { drafted, rollout }),
                 None => others.push(drafted),
             }
         }
-        Ok((others, carried))
+        Ok((others, stopped))
     }
 
     /// Why devices that were named cannot be given what they were named for.

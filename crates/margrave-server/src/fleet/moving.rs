@@ -274,9 +274,11 @@ impl Fleet {
             let devices = self.store.devices_targeted(&wish.deployment.targets).await?;
             let (touched, misfits, rollouts) = match self.stopped_rollout(wish.deployment.id).await? {
                 // Another name is no reason to set it going.
-                Some(stopped) => {
-                    (Vec::new(), Vec::new(), vec![self.carry_over(stopped, &wish.deployment, devices).await?])
-                }
+                Some(stopped) => (
+                    Vec::new(),
+                    Vec::new(),
+                    vec![self.carry_over(stopped, &wish.deployment, &devices).await?],
+                ),
                 None => {
                     // Whoever takes a place goes on with what ran there, and all others keep what they have.
                     let is_open = self.is_under_way(wish.deployment.id).await?;

@@ -445,6 +445,12 @@ impl Fleet {
             let message = format!("{} {} is removed by the same change; keep it", key.0, key.1);
             return Err(Error::Invalid(vec![Violation::new("/package", "PK-010", message)]));
         }
+        // A file that was copied with the id of another that is as new as itself.
+        let twins = prospect.wanted.iter().map(|other| &other.wish.deployment);
+        if let Some(twin) = twins.into_iter().find(|other| other.id == deployment.id && other.name != *name) {
+            let message = format!("this id is that of {}; leave it out", twin.name);
+            return Err(Error::Invalid(vec![Violation::new("/../metadata/id", "resource", message)]));
+        }
         let unchanged = |held: &DeploymentRecord| {
             let mut same = deployment.clone();
             same.revision = held.deployment.revision;

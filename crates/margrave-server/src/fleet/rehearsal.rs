@@ -10,8 +10,7 @@ use margrave_core::image::Unsized;
 use margrave_core::package::{Profile, ProfileKind};
 use margrave_core::rollout::{Batch, Member};
 use margrave_oci::reference::Reference;
-use margrave_store::Candidate;
-use margrave_store::MisfitRecord;
+use margrave_store::{Candidate, MisfitRecord, RolloutChange};
 use margrave_wire::intent::{
     Fetch, Plan, Planned, PlannedBatch, PlannedForce, PlannedMisfit, PlannedRollout, PlannedState,
 };
@@ -21,10 +20,12 @@ use margrave_wire::rollout::{StrategyBody, after};
 
 use super::catalog::{Entry, size_of};
 use super::desired::Fetching;
-use super::intent::{Change, Refusals};
+use super::draft::Draft;
+use super::intent::{Change, Refusals, Stopped};
 use super::origin::pinned_at;
 use super::prospect::Prospect;
 use super::publish::{Decision, Difference, Paced, Wish};
+use super::rollout::is_resumable;
 use super::warning::{Coming, Origins, bounded, watched_after_all};
 use super::{Actor, Error, Fleet};
 
@@ -172,18 +173,18 @@ impl Fleet {
         for (package, warnings) in answers {
             origins.insert((package.id, package.version), warnings);
         }
-        Box::pin(self.foresee(prospect, origins, by_file, fetching)).await.map_err(whole)
+        Box::pin(self.foresee(prospect, changes, origins, by_file, fetching)).await.map_err(whole)
     }
 
     async fn foresee(
         &self,
         prospect: Prospect,
+        changes: &[Change],
         origins: Origins,
         by_file: bool,
         fetching: Fetching,
     ) -> Result<Plan, Error> {
         let Prospect { wanted, removed, overlay, .. } = prospect;
-        let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
         let mut names: BTreeMap<DeploymentId, String> = BTreeMap::new();
         let mut packages = Packages::new();
         let mut named: BTreeSet<(DeploymentId, DeviceRef)> = BTreeSet::new();
@@ -209,7 +210,6 @@ impl Fleet {
         wishes.retain(|wish| {
             !names.contains_key(&wish.deployment.id) && !removed.contains(&wish.deployment.id)
         });
-        let decided = names.keys().chain(&removed).copied().collect();
         for wish in &wishes {
             let deployment = &wish.deployment;
             names.insert(deployment.id, deployment.name.to_string());
@@ -219,9 +219,17 @@ impl Fleet {
         wishes.extend(wanted.iter().map(|drafted| drafted.wish.clone()));
         // In the order in which they are settled: who comes first has the room.
         wishes.sort_by(|a, b| a.deployment.name.cmp(&b.deployment.name));
+        let (wanted, stopped) = self.stopped_among(wanted, changes).await?;
+        let comings: Vec<Coming> = wanted.iter().map(Coming::of).collect();
+        let decided: BTreeSet<DeploymentId> =
+            wanted.iter().map(|drafted| drafted.wish.deployment.id).chain(removed.clone()).collect();
         let leaving = self.leaving(&overlay.labels, &decided).await?;
         let wanted = wanted.into_iter().map(|drafted| (drafted.wish, drafted.devices)).collect();
-        let decision = Box::pin(self.decide(wanted, &removed, leaving)).await?;
+        let mut decision = Box::pin(self.decide(wanted, &removed, leaving)).await?;
+        let mut once_resumed = Vec::new();
+        for stopped in stopped {
+            once_resumed.extend(Box::pin(self.foresee_stopped(stopped, &mut decision)).await?);
+        }
         let settling = Box::pin(self.foresee_settling(&decision, &decided, &wishes, &overlay.labels));
         let (settled, looked_at) = settling.await?;
         let Decision { touched, misfits, unfit, forced, paced, later, .. } = decision;
@@ -239,7 +247,7 @@ impl Fleet {
         }
         let mut differences: BTreeMap<(DeviceRef, DeploymentName), Difference> = BTreeMap::new();
         let first = touched.iter().chain(&settled.touched).flat_map(|touched| touched.differences());
-        for next in first.chain(later) {
+        for next in first.chain(later).chain(once_resumed) {
             let key = (next.device.clone(), next.name.clone());
             let next = match differences.remove(&key) {
                 Some(before) => before.then(next),
@@ -330,9 +338,28 @@ impl Fleet {
         Ok(plan)
     }
 
+    /// Adds a rollout that goes on being stopped to what is decided; says what changes once it is resumed.
+    async fn foresee_stopped(
+        &self,
+        Stopped { drafted, rollout }: Stopped,
+        decision: &mut Decision,
+    ) -> Result<Vec<Difference>, Error> {
+        let Draft { wish, devices, .. } = drafted;
+        let carried = self.carry_over(rollout.clone(), &wish.deployment, &devices).await?;
+        if let RolloutChange::CarryOver { members, .. } = &carried {
+            decision.paced.push(self.paced_once_resumed(&rollout, &wish.deployment, members).await?);
+        }
+        decision.rollouts.push(carried);
+        if !is_resumable(&rollout) {
+            return Ok(Vec::new());
+        }
+        let Decision { touched, later, .. } = self.decide(vec![(wish, devices)], &[], Vec::new()).await?;
+        Ok(touched.iter().flat_map(|touched| touched.differences()).chain(later).collect())
+    }
+
     /// The batches of a rollout that would begin, in their order.
     fn planned_rollout(&self, rollout: &Paced) -> PlannedRollout {
-        let Paced { name, strategy, progress, batches, released } = rollout;
+        let Paced { name, strategy, progress, batches, released, stopped } = rollout;
         let mut members: BTreeMap<u32, Vec<&Member>> = BTreeMap::new();
         for member in &progress.members {
             members.entry(strategy.batch_of(member.place, progress.size)).or_default().push(member);
@@ -357,6 +384,7 @@ impl Fleet {
             batches_total: batches.last().map_or(0, |last| last.number + 1),
             batches: batches.iter().take(PLANNED_BATCHES_MAX).map(planned).collect(),
             strategy: StrategyBody::from(strategy),
+            stopped: stopped.clone(),
         }
     }
 

@@ -41,13 +41,7 @@ pub(crate) fn start(
     let mut tasks = JoinSet::new();
 
     let of = Arc::clone(fleet);
-    tasks.spawn(repeat("flush contacts", FLUSH_EVERY, stopping.clone(), async move || {
-        of.flush_contacts().await?;
-        // Who falls silent is told whether anything can be written into the repository or not.
-        let noted = of.note_joins().await;
-        of.listen().await?;
-        noted
-    }));
+    tasks.spawn(repeat("flush contacts", FLUSH_EVERY, stopping.clone(), async move || hear(&of).await));
 
     let (keys, now) = (Arc::clone(identity), clock.clone());
     let renew_every = RENEW_EVERY.min(identity.svid_lifetime / 10);
@@ -85,6 +79,15 @@ pub(crate) fn start(
     tasks.spawn(watches::follow(Arc::clone(fleet), stopping.clone()));
     tasks.spawn(rollout::follow(Arc::clone(fleet), stopping.clone()));
     tasks
+}
+
+/// Writes down who was heard of, and tells of who was not.
+pub(crate) async fn hear(fleet: &Fleet) -> Result<(), crate::fleet::Error> {
+    fleet.flush_contacts().await?;
+    // Who falls silent is told whether anything can be written into the repository or not.
+    let noted = fleet.note_joins().await;
+    fleet.listen().await?;
+    noted
 }
 
 /// Looks at a remote about so often.

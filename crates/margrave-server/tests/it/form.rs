@@ -4,6 +4,7 @@ use margrave_wire::Dialect;
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, deployed, gate, location, text};
+use crate::operator::Program;
 use crate::plant::{Plant, operator};
 use crate::stock;
 
@@ -328,4 +329,19 @@ async fn a_key_of_several_lines_is_sealed_with_all_of_them() {
     }
     let sealed = "BEGIN CERTIFICATE-----\\\\nMIIB\\\\n  indented\\\\n-----END CERTIFICATE-----\\\\n";
     assert!(values.iter().any(|document| document.contains(sealed)), "{values:?}");
+}
+
+#[tokio::test]
+async fn whoever_signs_out_after_the_session_ended_is_signed_out_and_asked_nothing() {
+    let plant = Plant::new().await;
+    let ours = [("sec-fetch-site", "same-origin")];
+    for path in ["/sign-out", "/sign-out/everywhere"] {
+        let mut browser = Browser::signed_in(&plant).await;
+        let csrf = browser.csrf().await;
+        Program::new(&plant).await.send("POST", "/sessions/end-all", &[], String::new()).await.is(200);
+        let reply = browser.send_form(path, &[("csrf", &csrf)], &ours).await;
+        assert_eq!(location(reply.is(303)), "/sign-in?next=%2F", "{path}: nothing to send again");
+        browser.get("/sign-in").await.is(200);
+        browser.get("/").await.is(303);
+    }
 }

@@ -27,6 +27,7 @@ mod northbound;
 mod operator;
 mod overload;
 mod pages;
+mod paging;
 mod plant;
 mod recognition;
 mod registry;

@@ -368,7 +368,9 @@ async fn an_earlier_revision_is_seen_and_wanted_again() {
         want.parameters.insert("rate".to_owned(), json!(rate));
         assert!(program.put(path, &[], &want).await.status.is_success());
     }
-    let revisions: Vec<operator::Revision> = program.get(&format!("{path}/revisions")).await.is(200).json();
+    let revisions: operator::Page<operator::Revision> =
+        program.get(&format!("{path}/revisions")).await.is(200).json();
+    let revisions = revisions.items;
     let [second, first] = &revisions[..] else { panic!("{revisions:?}") };
     assert_eq!((second.revision, second.current, first.current), (2, true, false));
     assert_eq!(second.changes, ["Rate: 7 → 8"]);
@@ -426,13 +428,14 @@ async fn events_go_on_where_the_reader_left_off() {
     stock::device(&plant, "press-1", 4).await;
     let mut program = Program::new(&plant).await;
     let json = [("accept", "application/json")];
-    let list: Vec<operator::Event> =
+    let page: operator::Page<operator::Event> =
         program.send("GET", "/events?limit=1000", &json, String::new()).await.is(200).json();
-    assert!(list.len() >= 2, "{list:?}");
+    let list = page.items;
+    assert!(list.len() >= 2 && page.next.is_none(), "{list:?}");
     assert!(list.windows(2).all(|pair| pair[0].sequence < pair[1].sequence));
-    let last: Vec<operator::Event> =
+    let last: operator::Page<operator::Event> =
         program.send("GET", "/events?last=1", &json, String::new()).await.is(200).json();
-    assert_eq!(last, list[list.len() - 1..]);
+    assert_eq!((&last.items[..], last.next), (&list[list.len() - 1..], None));
     program.send("GET", "/events?limit=0", &json, String::new()).await.is_problem(400);
     program.send("GET", "/events?last=1&after=1", &json, String::new()).await.is_problem(400);
     program.send("GET", "/events", &[("last-event-id", "x")], String::new()).await.is_problem(400);

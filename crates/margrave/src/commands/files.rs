@@ -111,7 +111,8 @@ fn show_plan(screen: &Screen, files: &[String], plan: &Plan) -> Result<()> {
         screen.table(&table)?;
     }
     for rollout in &plan.rollouts {
-        screen.heading(&printable(&format!("{} goes in steps", rollout.deployment)))?;
+        let how = if rollout.stopped.is_some() { "stays stopped" } else { "goes in steps" };
+        screen.heading(&printable(&format!("{} {how}", rollout.deployment)))?;
         for line in steps(rollout) {
             screen.data(printable(&line))?;
         }
@@ -165,6 +166,7 @@ fn steps(rollout: &PlannedRollout) -> Vec<String> {
         let mut line =
             format!("batch {number} of {total}: {} ({names})", counted(*devices as usize, "device"));
         match after {
+            None if rollout.stopped.is_some() => line.push_str(", once it is resumed"),
             None => line.push_str(", at once"),
             Some(after) => line.push_str(&format!(", once {after}")),
         }
@@ -172,12 +174,13 @@ fn steps(rollout: &PlannedRollout) -> Vec<String> {
             line.push_str(&format!("; {not_yet} not in contact, each gets it when it is back"));
         }
         // Their sites have no room for more of them at a time.
-        if after.is_none() && now + not_yet < *devices {
+        if after.is_none() && rollout.stopped.is_none() && now + not_yet < *devices {
             line.push_str(&format!("; {now} of them first, the others as their sites allow"));
         }
         line
     };
-    let mut lines: Vec<String> = rollout.batches.iter().map(line).collect();
+    let mut lines: Vec<String> = rollout.stopped.iter().cloned().collect();
+    lines.extend(rollout.batches.iter().map(line));
     if rollout.batches.len() < total as usize {
         lines.push(format!("and {} more batches", total as usize - rollout.batches.len()));
     }
@@ -590,7 +593,15 @@ mod tests {
                 batch(2, 10, 0, 0, &["d", "e"], Some("all of batch 1 have it installed")),
             ],
             strategy: serde_json::from_str(r#"{ "batches": ["3"] }"#).unwrap(),
+            stopped: None,
         };
+        let paused = "the rollout was paused by ann; its devices wait until it is resumed".to_owned();
+        let stopped = steps(&PlannedRollout { stopped: Some(paused.clone()), ..rollout.clone() });
+        assert_eq!(stopped[0], paused);
+        assert!(
+            stopped[1]
+                .ends_with("(a, b, c), once it is resumed; 1 not in contact, each gets it when it is back")
+        );
         assert_eq!(
             steps(&rollout),
             [

@@ -35,6 +35,8 @@ pub(in crate::fleet) struct Paced {
     pub(in crate::fleet) batches: Vec<Batch>,
     /// Those that get it with the change itself.
     pub(in crate::fleet) released: BTreeSet<DeviceRef>,
+    /// Why nobody gets anything for now, where it is not begun but goes on being stopped.
+    pub(in crate::fleet) stopped: Option<String>,
 }
 
 /// A rollout that begins, and what it holds back.
@@ -94,7 +96,15 @@ impl Pacing {
     /// As if these rollouts had begun.
     pub(super) fn begin(&mut self, changes: &[RolloutChange]) {
         for change in changes {
-            let RolloutChange::Begin { deployment, revision, before, members, .. } = change else { continue };
+            let (deployment, revision, before, members) = match change {
+                RolloutChange::Begin { deployment, revision, before, members, .. } => {
+                    (deployment, revision, before, members)
+                }
+                RolloutChange::CarryOver { revision, members, stopped } => {
+                    (&stopped.deployment, revision, &stopped.before, members)
+                }
+                _ => continue,
+            };
             self.members.retain(|(of, _), _| of != deployment);
             self.open.insert(*deployment, Open { revision: *revision, before: *before });
             let members =
@@ -202,6 +212,7 @@ impl Fleet {
         let progress = Progress {
             size: u32::try_from(members.len()).unwrap_or(u32::MAX),
             members,
+            forgiven_gone: Vec::new(),
             reached: Reached::default(),
             heard_since: None,
             hold: Hold::None,
@@ -250,7 +261,7 @@ impl Fleet {
             members: members.collect(),
         };
         let (name, strategy) = (deployment.name.clone(), strategy.clone());
-        let paced = Paced { name, strategy, progress, batches, released };
+        let paced = Paced { name, strategy, progress, batches, released, stopped: None };
         Ok(Some(Begun { change, paced, waiting }))
     }
 

@@ -10,6 +10,7 @@ mod shown;
 mod step;
 mod waiting;
 
+pub(super) use carrying::is_resumable;
 pub(super) use shown::{Looked, RolloutTold};
 pub use waiting::RolloutGlimpse;
 pub(super) use waiting::shown_waiting;
@@ -239,8 +240,13 @@ impl Fleet {
             Now::UnderWay | Now::Silent => member.released && once.contains(&member.device),
             Now::Waits { .. } | Now::Never | Now::Done => false,
         };
-        let members = self.progress(record, deployment).await?.members.into_iter();
-        Ok(members.filter(failed).map(|member| member.device).collect())
+        let members = self.progress(record, deployment).await?.members;
+        let here: BTreeSet<&DeviceRef> = members.iter().map(|member| &member.device).collect();
+        // Who was put out because it failed did so, too.
+        let mut gone = self.store.failed_in_rollout(record.deployment).await?;
+        gone.retain(|device| !here.contains(device));
+        gone.extend(members.iter().filter(|member| failed(member)).map(|member| member.device.clone()));
+        Ok(gone)
     }
 
     /// A rollout as it stands: all of its devices are looked at.
@@ -253,19 +259,18 @@ impl Fleet {
         let lineup = self.store.rollout_lineup(&deployment.deployment).await?;
         let never = deployment.misfits.iter().filter(|misfit| !misfit.temporary);
         let never = never.map(|misfit| misfit.device.clone()).collect();
+        let is_forgiven =
+            |lined: &&LinedRecord| lined.member.forgiven && !is_meant(&deployment.deployment, lined);
+        let forgiven_gone = lineup.iter().filter(is_forgiven).map(|lined| lined.member.place).collect();
         let members = self.members_now(&deployment.deployment, &never, lineup).await?;
         self.meters.rollout_looks.observe(begun.elapsed());
         Ok(Progress {
             size: record.size,
             members,
+            forgiven_gone,
             reached: record.reached,
             heard_since: self.rollouts.heard_since(record),
-            hold: match record.state {
-                RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
-                RolloutState::Paused => Hold::Paused,
-                RolloutState::Halted => Hold::Halted(record.why.clone().unwrap_or_default()),
-                RolloutState::Aborted => Hold::Aborted,
-            },
+            hold: hold_of(record),
             revertible: record.before.is_some(),
         })
     }
@@ -279,7 +284,7 @@ impl Fleet {
     ) -> Result<Vec<Member>, Error> {
         let verdicts = self.store.assignment_verdicts(deployment.id).await?;
         let member = |lined: LinedRecord| {
-            if lined.retired || !deployment.targets.matches(&lined.member.device, &lined.labels) {
+            if !is_meant(deployment, &lined) {
                 return None;
             }
             let now = match never.contains(&lined.member.device) {
@@ -317,6 +322,21 @@ impl Fleet {
             Some(Verdict::Pending) | None => Now::UnderWay,
         }
     }
+}
+
+/// Whether somebody stopped it.
+fn hold_of(record: &RolloutRecord) -> Hold {
+    match record.state {
+        RolloutState::Running | RolloutState::Reverting | RolloutState::Done => Hold::None,
+        RolloutState::Paused => Hold::Paused,
+        RolloutState::Halted => Hold::Halted(record.why.clone().unwrap_or_default()),
+        RolloutState::Aborted => Hold::Aborted,
+    }
+}
+
+/// Whether a device is still one that a deployment is meant for.
+fn is_meant(deployment: &Deployment, lined: &LinedRecord) -> bool {
+    !lined.retired && deployment.targets.matches(&lined.member.device, &lined.labels)
 }
 
 /// Whether a device is on its way to what it was given, or is to set out: what ran before may be down, or will be.

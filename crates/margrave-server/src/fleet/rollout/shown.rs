@@ -100,6 +100,7 @@ impl Fleet {
         let progress = Progress {
             size: 1,
             members: self.members_now(wanted, &Default::default(), lineup).await?,
+            forgiven_gone: Vec::new(),
             reached: Reached::default(),
             heard_since: None,
             hold: Hold::None,

@@ -1,7 +1,9 @@
 //! What `fleet.yaml` says for deployments that say nothing of it.
 
+use margrave_wire::intent::{Apply, Plan};
 use margrave_wire::rollout::StrategyBody;
 
+use super::super::desired::Fetching;
 use super::*;
 
 const FLEET: &str = "apiVersion: margrave/v1
@@ -155,6 +157,66 @@ async fn a_rollout_that_was_halted_stays_so_when_the_fleet_says_otherwise() {
     let changed: Vec<bool> = before.iter().zip(&after).map(|(before, after)| before != after).collect();
     // The first has it already; what it does when that fails is again as it was.
     assert_eq!(changed, [false, true, false], "in the steps that count now");
+}
+
+impl World {
+    /// What an apply of this text of `fleet.yaml` would do.
+    async fn plan_of(&self, text: &str) -> Plan {
+        let want = Apply { documents: vec![text.to_owned()], dry_run: true, ..Apply::default() };
+        self.fleet.apply_files(&ann(), &want, Fetching::Allowed).await.unwrap().plan.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_plan_tells_of_a_stopped_rollout_that_it_stays_so_when_the_fleet_says_otherwise() {
+    let world = World::line().await;
+    world.fleet_says(FLEET).await.unwrap();
+    for text in ["hi", "yo"] {
+        let said = greeter(&format!("  parameters:\n    greeting: {text}\n"));
+        let said = world.by_hand(&[("deployments/greeter.yaml", Some(&said))]).await;
+        world.adopt(said).await.unwrap();
+        for device in ["a", "b", "c"].iter().filter(|_| text == "hi") {
+            world.report("greeter", device, State::Installed).await;
+            world.fleet.advance_rollouts().await.unwrap();
+        }
+    }
+    let hold = async |verb| world.fleet.hold_rollout(&ann(), &name("greeter"), verb).await.unwrap();
+    // As soon as it runs, the next revision goes to the first of them with the change itself.
+    let running = world.plan_of(&FLEET.replace("attempts: 3", "attempts: 5")).await;
+    assert_eq!((running.rollouts[0].batches[0].now, &running.rollouts[0].stopped), (1, &None));
+    hold(RolloutVerb::Pause).await;
+    let before = ["a", "b", "c"].map(|device| world.version(device));
+    let otherwise = FLEET.replace("attempts: 3", "attempts: 5").replace("[\"1\"]", "[\"2\"]");
+    let plan = world.plan_of(&otherwise).await;
+    let [rollout] = &plan.rollouts[..] else { panic!("{:?}", plan.rollouts) };
+    assert_eq!(
+        rollout.stopped.as_deref(),
+        Some("the rollout was paused by operator ann; its devices wait until it is resumed")
+    );
+    let batches: Vec<(u32, Vec<&str>)> = rollout
+        .batches
+        .iter()
+        .map(|batch| (batch.now, batch.first.iter().map(String::as_str).collect()))
+        .collect();
+    assert_eq!(batches, [(0, vec!["a", "b"]), (0, vec!["c"])], "nobody with the change itself");
+    let changes: Vec<(&str, Option<u32>)> =
+        plan.changes.iter().map(|change| (change.device.as_str(), change.batch)).collect();
+    assert_eq!(changes, [("a", Some(1)), ("b", Some(1)), ("c", Some(2))], "and what they wait for");
+    // What is told is what happens.
+    world.fleet_says(&otherwise).await.unwrap();
+    world.fleet.advance_rollouts().await.unwrap();
+    assert_eq!(["a", "b", "c"].map(|device| world.version(device)), before);
+    hold(RolloutVerb::Resume).await;
+    world.fleet.advance_rollouts().await.unwrap();
+    let changed = ["a", "b", "c"].map(|device| world.version(device));
+    assert_eq!([0, 1, 2].map(|at| changed[at] != before[at]), [true, true, false]);
+
+    // Of one that was aborted nobody further gets anything.
+    hold(RolloutVerb::Abort).await;
+    let plan = world.plan_of(&otherwise.replace("attempts: 5", "attempts: 7")).await;
+    let stopped = plan.rollouts[0].stopped.as_deref();
+    assert_eq!(stopped, Some("the rollout was aborted by operator ann, nobody further gets it"));
+    assert!(plan.changes.is_empty() && plan.rollouts[0].batches.is_empty(), "{plan:?}");
 }
 
 #[tokio::test]

@@ -488,6 +488,33 @@ async fn labels_of_join_tokens_come_into_files_once_and_for_many_in_one_commit()
 }
 
 #[tokio::test]
+async fn labels_that_are_set_while_a_join_is_noted_are_neither_lost_nor_said_otherwise() {
+    let world = World::new().await;
+    world.device("line-1", &[("line", "1"), ("site", "nord")]).await;
+    let other = operator::SetLabels {
+        labels: [("line".to_owned(), Some("2".to_owned())), ("site".to_owned(), None)].into(),
+    };
+    let decides = world.fleet.deciding.read().await;
+    let (actor, line) = (ann(), device("line-1"));
+    let mut labelled = Box::pin(world.fleet.label(&actor, &line, other));
+    // It waits for its turn to decide, so that whoever asks next comes after it.
+    while world.fleet.deciding.try_read().is_ok() {
+        let none = tokio::time::timeout(Duration::from_millis(1), &mut labelled).await;
+        assert!(none.is_err(), "nobody changes anything while others decide");
+    }
+    let mut noted = Box::pin(world.fleet.note_joins());
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut noted).await.is_err());
+    drop(decides);
+    let (labelled, noted) = tokio::join!(labelled, noted);
+    labelled.unwrap();
+    noted.unwrap();
+    let labels = world.fleet.device(&device("line-1")).await.unwrap().labels;
+    assert_eq!(labels, [("line".to_owned(), "2".to_owned())].into());
+    let text = world.file("devices/line-1.yaml").await.unwrap();
+    assert!(text.contains("line: \"2\"") && !text.contains("nord"), "{text}");
+}
+
+#[tokio::test]
 async fn what_is_found_out_in_the_light_of_everything_has_a_line_too() {
     let world = World::new().await;
     world.join("tiny", &[]).await;

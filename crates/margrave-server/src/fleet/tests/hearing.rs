@@ -56,6 +56,19 @@ async fn a_few_are_told_by_name_when_they_fall_silent_and_when_they_are_back() {
 }
 
 #[tokio::test]
+async fn who_falls_silent_is_told_also_while_nothing_can_be_written_into_the_repository() {
+    let world = World::empty().await;
+    world.device("line-1", &[("site", "nord")]).await;
+    let begun = world.newest().await;
+    std::fs::remove_dir_all(world.data.path().join("intent.git")).unwrap();
+    world.pass(125);
+    let error = crate::tasks::hear(&world.fleet).await.unwrap_err();
+    assert!(matches!(error, Error::Storage(_)), "its labels could not be written down: {error}");
+    let told = world.heard_since(begun).await;
+    assert!(told.len() == 1 && told[0].0.starts_with("line-1 fell silent"), "{told:?}");
+}
+
+#[tokio::test]
 async fn a_site_that_goes_dark_is_one_event_that_concerns_everybody() {
     let world = World::empty().await;
     for number in 0..12 {

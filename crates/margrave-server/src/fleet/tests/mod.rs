@@ -13,6 +13,7 @@ mod hearing;
 mod identity;
 mod image_questions;
 mod images;
+mod lines;
 mod looking_back;
 mod moving;
 mod packing;

@@ -1,5 +1,6 @@
 //! Gateways that move from signed requests to mutual TLS, with their children.
 
+use super::waiting::is_waiting;
 use super::*;
 
 const FAMILY: [&str; 2] = ["", "/robot"];
@@ -275,4 +276,71 @@ async fn a_move_that_was_cut_off_is_written_down_by_the_next_start() {
     let main = world.main().await;
     let world = world.restarted().await;
     assert_eq!(world.main().await, main);
+}
+
+/// Two moves, the second of which begins when the first has had its turn to decide so many times.
+async fn two_moves_at_once(turns: usize) {
+    let world = World::new().await;
+    for old in ["a", "b"] {
+        world.signed(old).await;
+        world.put(&format!("of-{old}"), on(&[old])).await.unwrap();
+        world.device(&format!("{old}-new"), &[]).await;
+    }
+    world.put("of-both", on(&["a", "b"])).await.unwrap();
+    let deciding = &world.fleet.deciding;
+    let moved = |old: &'static str| {
+        let (fleet, new) = (&world.fleet, device(&format!("{old}-new")));
+        async move { fleet.move_device(&ann(), &device(old), &new).await.map(drop) }
+    };
+    let (mut first, mut ended) = (Box::pin(moved("a")), None);
+    let mut held = deciding.read().await;
+    for _ in 0..turns {
+        // Until it waits for its turn; then whoever comes behind it has the next.
+        while ended.is_none() && deciding.try_read().is_ok() {
+            ended = tokio::time::timeout(Duration::from_millis(1), &mut first).await.ok();
+        }
+        if ended.is_some() {
+            break;
+        }
+        let mut next = Box::pin(deciding.read());
+        assert!(is_waiting(&mut next));
+        drop(held);
+        held = tokio::select! {
+            next = &mut next => next,
+            done = &mut first => {
+                ended = Some(done);
+                next.await
+            }
+        };
+    }
+    let second = moved("b");
+    let mut both = Box::pin(async {
+        match ended {
+            Some(ended) => (ended, second.await),
+            None => tokio::join!(first, second),
+        }
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(300), &mut both).await.is_err());
+    drop(held);
+    let (one, other) = both.await;
+    one.unwrap();
+    other.unwrap();
+    for (file, named) in
+        [("of-a", vec!["a-new"]), ("of-b", vec!["b-new"]), ("of-both", vec!["a-new", "b-new"])]
+    {
+        assert_eq!(world.fleet.deployment(&name(file)).await.unwrap().targets.devices, named, "{turns}");
+        let text = world.file(&format!("deployments/{file}.yaml")).await.unwrap();
+        assert!(named.iter().all(|named| text.contains(named)), "{turns}: {text}");
+    }
+    // Nothing is left that the next start would have to write, or hold as a conflict.
+    let main = world.main().await;
+    let world = world.restarted().await;
+    assert_eq!((world.main().await, world.fleet.intent().await.unwrap().conflict), (main, None), "{turns}");
+}
+
+#[tokio::test]
+async fn of_two_moves_at_the_same_moment_both_stand_in_the_repository() {
+    for turns in 0..5 {
+        two_moves_at_once(turns).await;
+    }
 }

@@ -3,6 +3,7 @@
 mod failing;
 mod going_back;
 mod halting;
+mod joining;
 mod replacing;
 mod soaking;
 

@@ -77,7 +77,7 @@ async fn an_override_that_speaks_of_nobody_is_told_and_taken() {
 }
 
 /// A registry that is not ours, with the component `web`.
-async fn elsewhere() -> (Registry, String, tempfile::TempDir) {
+pub(super) async fn elsewhere() -> (Registry, String, tempfile::TempDir) {
     let Elsewhere { registry, address, folder, .. } = Elsewhere::new().await;
     (registry, address, folder)
 }
@@ -140,7 +140,7 @@ async fn push_web(registry: &Registry) {
 }
 
 /// What is in a repository at 1.0.0 goes.
-async fn lose(registry: &Registry, repository: &str) {
+pub(super) async fn lose(registry: &Registry, repository: &str) {
     let repository = RepositoryName::parse(repository).unwrap();
     let tag = web().1;
     let pinned = registry.manifest(&repository, &tag).await.unwrap().unwrap().digest;

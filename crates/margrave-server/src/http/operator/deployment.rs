@@ -201,16 +201,20 @@ pub(super) async fn remove(
     }
 }
 
-/// What a deployment was, newest first, also after it has gone. The newest hundred revisions are kept.
+/// What a deployment was, newest first, also after it has gone, a page at a time. The newest hundred revisions are kept.
 #[utoipa::path(get, path = "/deployments/{deployment}/revisions", tag = "deployments", operation_id = "listRevisions",
-    params(("deployment" = String, Path)),
-    responses((status = 200, body = Vec<operator::Revision>), (status = 404, body = operator::Problem)))]
+    params(("deployment" = String, Path), list::PageParams),
+    responses((status = 200, body = operator::Page<operator::Revision>), (status = 400, body = operator::Problem),
+        (status = 404, body = operator::Problem)))]
 pub(super) async fn revisions(
     _: Viewer,
     Shared(api): Shared<Api>,
     ids: Ids,
-) -> Result<Json<Vec<operator::Revision>>, Problem> {
-    Ok(Json(api.fleet().revisions(&ids.deployment()?).await?))
+    Params(params): Params<list::PageParams>,
+) -> Result<Json<operator::Page<operator::Revision>>, Problem> {
+    let all = api.fleet().revisions(&ids.deployment()?).await?;
+    let number = |one: &operator::Revision| one.revision.to_string();
+    Ok(Json(list::in_order(all, number, params.after.as_deref(), params.limit)?))
 }
 
 /// Goes back to an earlier revision, which becomes a new one; also brings back what was removed. The answer counts the

@@ -8,6 +8,7 @@ use margrave_wire::operator;
 use utoipa::IntoParams;
 
 use super::deployment::known_state;
+use super::list::{PageParams, in_order};
 use super::read::{Body, Ids, Params};
 use super::{Api, condition};
 use crate::auth::{Operator, Viewer};
@@ -187,14 +188,16 @@ pub(super) async fn token(
     Ok((StatusCode::CREATED, Json(token)))
 }
 
-/// The join tokens that can still be used, the newest first. The tokens themselves are not shown.
-#[utoipa::path(get, path = "/join-tokens", tag = "devices", operation_id = "listJoinTokens",
-    responses((status = 200, body = Vec<operator::OpenJoinToken>)))]
+/// The join tokens that can still be used, the newest first, a page at a time. The tokens themselves are not shown.
+#[utoipa::path(get, path = "/join-tokens", tag = "devices", operation_id = "listJoinTokens", params(PageParams),
+    responses((status = 200, body = operator::Page<operator::OpenJoinToken>), (status = 400, body = operator::Problem)))]
 pub(super) async fn tokens(
     _: Viewer,
     State(api): State<Api>,
-) -> Result<Json<Vec<operator::OpenJoinToken>>, Problem> {
-    Ok(Json(api.fleet().join_tokens().await?))
+    Params(params): Params<PageParams>,
+) -> Result<Json<operator::Page<operator::OpenJoinToken>>, Problem> {
+    let all = api.fleet().join_tokens().await?;
+    Ok(Json(in_order(all, |one| one.device.clone(), params.after.as_deref(), params.limit)?))
 }
 
 /// Makes the token of a device void that has not joined yet.

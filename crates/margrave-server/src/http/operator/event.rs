@@ -25,7 +25,7 @@ const LIST_DEFAULT: usize = 100;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventParams {
-    /// Begin after this sequence number. Without it, a stream begins now and a list with the oldest event.
+    /// Begin after this sequence number; the `next` of a page is the one that the next page begins after. Without it, a stream begins now and a list with the oldest event.
     after: Option<u64>,
     /// For a list: 1 to 1000; 100 when left out.
     limit: Option<usize>,
@@ -33,11 +33,11 @@ pub(super) struct EventParams {
     last: Option<usize>,
 }
 
-/// Changes. With `Accept: application/json` a list; otherwise a stream of server-sent events whose `id` is the
+/// Changes. With `Accept: application/json` a list, a page at a time; otherwise a stream of server-sent events whose `id` is the
 /// sequence number. A stream ends after a quarter of an hour at the latest; come back with `Last-Event-ID`.
 #[utoipa::path(get, path = "/events", tag = "fleet", params(EventParams,
         ("Last-Event-ID" = Option<u64>, Header, description = "As a browser sends it when it reconnects")),
-    responses((status = 200, content((Vec<operator::Event> = "application/json"), (String = "text/event-stream"))),
+    responses((status = 200, content((operator::Page<operator::Event> = "application/json"), (String = "text/event-stream"))),
         (status = 503, body = operator::Problem)))]
 pub(super) async fn events(
     Following(holder): Following,
@@ -62,7 +62,7 @@ pub(super) async fn events(
 }
 
 /// Oldest first, either way.
-async fn list(api: &Api, params: EventParams) -> Result<Vec<operator::Event>, Problem> {
+async fn list(api: &Api, params: EventParams) -> Result<operator::Page<operator::Event>, Problem> {
     let within = |name: &str, number: usize| match number {
         1..=LIST_MAX => Ok(number),
         _ => Err(Problem::malformed(format!("{name}: is a number from 1 to {LIST_MAX}, got {number}"))),
@@ -71,14 +71,18 @@ async fn list(api: &Api, params: EventParams) -> Result<Vec<operator::Event>, Pr
         EventParams { last: Some(last), after: None, limit: None } => {
             let mut events = api.fleet().recent_events(within("last", last)?).await?;
             events.reverse();
-            Ok(events)
+            Ok(operator::Page { items: events, next: None })
         }
         EventParams { last: Some(_), .. } => {
             Err(Problem::malformed("last: goes with neither after nor limit"))
         }
         EventParams { last: None, after, limit } => {
             let limit = within("limit", limit.unwrap_or(LIST_DEFAULT))?;
-            Ok(api.fleet().events(after.unwrap_or(0), limit).await?)
+            let mut items = api.fleet().events(after.unwrap_or(0), limit + 1).await?;
+            let more = items.len() > limit;
+            items.truncate(limit);
+            let next = items.last().filter(|_| more).map(|last| last.sequence.to_string());
+            Ok(operator::Page { items, next })
         }
     }
 }

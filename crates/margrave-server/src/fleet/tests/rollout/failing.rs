@@ -153,3 +153,68 @@ async fn of_first_revisions_that_never_came_to_their_end_none_can_be_gone_back_t
     }
     assert_eq!(world.rollout().await.state, "done");
 }
+
+impl World {
+    /// Takes `d0` out of the deployment, in one way or another.
+    async fn put_out(&self, way: &str) {
+        if way == "retired" {
+            self.fleet.retire(&ann(), &device("d0")).await.unwrap();
+        } else {
+            let unlabel = operator::SetLabels { labels: [("plant".to_owned(), None)].into() };
+            self.fleet.label(&ann(), &device("d0"), unlabel).await.unwrap();
+        }
+    }
+
+    async fn others_greet(&self) -> [String; 2] {
+        [self.greets("d1").await, self.greets("d2").await].map(Option::unwrap)
+    }
+}
+
+#[tokio::test]
+async fn who_failed_and_was_put_out_does_not_halt_a_rollout_again_that_a_person_resumed() {
+    let strategy = json!({ "canary": { "size": "1", "soakSeconds": 60 }, "onFailure": "halt" });
+    for way in ["retired", "unlabelled"] {
+        for state in [State::Failed, State::RollingBack] {
+            let world = World::plant(3).await;
+            world.put("web", greeting("yo", Some(strategy.clone()))).await.unwrap();
+            world.report_with("web", "d0", state, back).await;
+            world.advance().await;
+            assert_eq!(world.rollout().await.state, "halted", "{way} {state:?}");
+            world.put_out(way).await;
+            assert_eq!(world.hold(RolloutVerb::Resume).await.unwrap().state, "running", "{way} {state:?}");
+            world.advance().await;
+            assert_eq!(world.rollout().await.state, "running", "{way} {state:?}");
+            assert_eq!(world.others_greet().await, ["yo", "yo"], "{way} {state:?}");
+            assert_eq!(world.rollout().await.counts.failed, 0, "{way} {state:?}");
+        }
+        // The other way round it is the same.
+        let world = World::plant(3).await;
+        world.put("web", greeting("yo", Some(strategy.clone()))).await.unwrap();
+        world.report_with("web", "d0", State::Failed, back).await;
+        world.advance().await;
+        world.hold(RolloutVerb::Resume).await.unwrap();
+        world.put_out(way).await;
+        world.advance().await;
+        assert_eq!(
+            (world.rollout().await.state.as_str(), world.others_greet().await),
+            ("running", ["yo", "yo"].map(String::from)),
+            "{way}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_failed_and_was_put_out_before_anybody_looked_has_proven_nothing() {
+    let world = World::plant(3).await;
+    world.put("web", greeting("yo", Some(json!({ "canary": { "size": "1" } })))).await.unwrap();
+    world.report("web", "d0", State::Failed).await;
+    world.put_out("retired").await;
+    world.advance().await;
+    let rollout = world.rollout().await;
+    let why = "nobody is left in batch 1 who could prove it; resume to go on without";
+    assert_eq!((rollout.state.as_str(), rollout.reason.as_deref()), ("halted", Some(why)));
+    assert_eq!(world.others_greet().await, ["hi", "hi"]);
+    world.hold(RolloutVerb::Resume).await.unwrap();
+    world.advance().await;
+    assert_eq!(world.others_greet().await, ["yo", "yo"]);
+}

@@ -97,8 +97,8 @@ fn has_secrets(deployment: &Deployment) -> bool {
     deployment.answers.values().chain(overrides).any(|answer| matches!(answer, Answer::Secret(_)))
 }
 
-/// The images that a deployment may bring to devices and that are not pinned, each with why.
-fn unpinned(entry: &Entry, deployment: &Deployment) -> Vec<String> {
+/// The images that a deployment may bring to devices and that are not pinned, each with why; `now` knows it better of some.
+fn unpinned(entry: &Entry, deployment: &Deployment, now: &BTreeMap<String, String>) -> Vec<String> {
     let profiles = entry.package.profiles.iter().filter(|profile| {
         profile.kind == ProfileKind::Compose && deployment.profile.as_ref().is_none_or(|id| *id == profile.id)
     });
@@ -108,8 +108,11 @@ fn unpinned(entry: &Entry, deployment: &Deployment) -> Vec<String> {
             told.insert(format!("the images of component {} (nobody looked at them)", component.name));
             continue;
         };
-        let why = |image: Option<&Image>| Some(image?.unpinned.as_ref()?.to_string());
-        told.extend(images.filter_map(|(name, image)| Some(format!("{name} ({})", why(image)?))));
+        let why = |name: &str, image: Option<&Image>| {
+            let kept = image?.unpinned.as_ref()?;
+            Some(now.get(name).cloned().unwrap_or_else(|| kept.to_string()))
+        };
+        told.extend(images.filter_map(|(name, image)| Some(format!("{name} ({})", why(name, image)?))));
     }
     told.into_iter().collect()
 }
@@ -227,7 +230,10 @@ impl Fleet {
         let told = origins.get(&package).into_iter().flatten();
         let mut warnings: Vec<Warning> =
             told.map(|told| warning(told.kind(), format!("{} {}: {told}", package.0, package.1))).collect();
-        let unpinned = entry.map(|entry| unpinned(entry, deployment)).unwrap_or_default();
+        let unpinned = match entry {
+            Some(entry) => self.unpinned(entry, deployment).await?,
+            None => Vec::new(),
+        };
         if !unpinned.is_empty() {
             let text = format!(
                 "{} {}: what is not pinned is whatever its name means to each device: {}; name an image by digest to have the \
@@ -278,6 +284,19 @@ impl Fleet {
             }
         }
         Ok(warnings)
+    }
+
+    /// The images that it may bring to devices and that are not pinned, each with why.
+    async fn unpinned(&self, entry: &Entry, deployment: &Deployment) -> Result<Vec<String>, Error> {
+        let PackageRecord { id, version, images, .. } = &entry.record;
+        let now = match images.unpinned().next() {
+            Some(_) => {
+                let is_used = !self.store.package_keepers(id, version).await?.is_empty();
+                self.why_unpinned(images, is_used).await
+            }
+            None => BTreeMap::new(),
+        };
+        Ok(unpinned(entry, deployment, &now))
     }
 
     async fn joined(&self, devices: &[DeviceRef]) -> Result<BTreeSet<DeviceRef>, Error> {

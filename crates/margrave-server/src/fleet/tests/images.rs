@@ -251,9 +251,14 @@ async fn what_was_not_pinned_is_pinned_later_unless_something_runs_without() {
     let used = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
     let why = used.images[0].unpinned.clone().unwrap();
     assert!(why.contains("only a new version can be pinned"), "{why}");
+    assert!(
+        why.contains("was not in this server's registry when the package was added, and is there now"),
+        "{why}"
+    );
     want.targets.devices.push("line-2".into());
     world.device("line-2", &[]).await;
-    world.put("greeter", want).await.unwrap();
+    let told = world.put("greeter", want).await.unwrap().warnings;
+    assert!(told[0].text.contains(&format!("{image} ({why})")) && !told[0].text.contains("push"), "{told:?}");
     assert_eq!(world.workloads("line-1").await, document, "nothing changed behind it");
 
     let unused = world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();

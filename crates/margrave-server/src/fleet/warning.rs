@@ -33,6 +33,9 @@ const NAMED_MAX: usize = 5;
 /// For all registries that are asked again for a change: somebody waits for its answer.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Devices that are looked at for whether all are simulated: nobody simulates more by hand, and an answer is waited for.
+const SIMULATED_MAX: usize = 50;
+
 /// Registries that are asked at the same time.
 const SIDE_BY_SIDE: usize = 8;
 
@@ -234,12 +237,13 @@ impl Fleet {
             Some(entry) => self.unpinned(entry, deployment).await?,
             None => Vec::new(),
         };
-        if !unpinned.is_empty() {
+        // Nobody fetches an image that only simulated devices run.
+        let may_be_fetched =
+            !unpinned.is_empty() && !self.store.are_simulated(&deployment.targets, SIMULATED_MAX).await?;
+        if may_be_fetched {
             let text = format!(
-                "{} {}: what is not pinned is whatever its name means to each device: {}; name an image by digest to have the \
-                 same bytes everywhere",
-                package.0,
-                package.1,
+                "what is not pinned is whatever its name means to each device: {}; name an image by digest to have the same \
+                 bytes everywhere",
                 named(&unpinned)
             );
             warnings.push(warning("imageUnpinned", text));

@@ -272,7 +272,7 @@ codes! {
         "Check that the server reaches the remote: `margrave intent show`.";
     IntentFlawed, "intent-flawed", Person,
         "The newest commit of the remote cannot be applied; the last good one stays.",
-        "Mend the file that is named, and push a commit that does.";
+        "Mend the file that is named, and push a commit that does. What is only missing in this server's registry is pushed there instead, with `margrave package add DIR`; the commit is tried again by itself.";
     IntentHeld, "intent-held", Person,
         "The repository does not follow what the server applied last; devices keep what they have until a person decides.",
         "Decide as the reason says; `margrave intent show` tells what is held, and `margrave intent resolve` ends it.";

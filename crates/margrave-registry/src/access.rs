@@ -31,6 +31,8 @@ pub enum Decision {
     Authenticate,
     /// It may, but nobody could write down now that it did. Answered 503.
     Later,
+    /// The same, because the disk is full: that ends only when somebody frees some space. Answered 507.
+    Full,
 }
 
 /// Decides on every request before anything is looked up.

@@ -206,6 +206,7 @@ impl<A: Access> Api<A> {
             Decision::Deny => Err(Refusal::denied()),
             Decision::Authenticate => Err(Refusal::unauthorized()),
             Decision::Later => Err(Refusal::later()),
+            Decision::Full => Err(Refusal::full()),
         }
     }
 

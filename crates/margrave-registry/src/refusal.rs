@@ -63,6 +63,11 @@ impl Refusal {
             .with(header::RETRY_AFTER, later(BROKEN_RETRY).into())
     }
 
+    pub(crate) fn full() -> Self {
+        let message = "the server's disk is full; free space where its --data lies, then push again";
+        Refusal::new(StatusCode::INSUFFICIENT_STORAGE, "DENIED", message)
+    }
+
     pub(crate) fn unsupported(allow: &'static str) -> Self {
         Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", format!("only {allow} is supported here"))
             .with(header::ALLOW, HeaderValue::from_static(allow))

@@ -1,6 +1,6 @@
 //! Devices as far as they decide what they can be given, and who is meant by targets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use margrave_core::deployment::{SITE, Targets};
@@ -25,6 +25,8 @@ pub struct Candidate {
     pub origin: Option<DeviceRef>,
     /// Given by operators.
     pub labels: BTreeMap<String, String>,
+    /// It says that nothing really runs there.
+    pub simulated: bool,
 }
 
 impl Candidate {
@@ -42,6 +44,7 @@ impl From<&DeviceRecord> for Candidate {
             capabilities: record.capabilities.clone(),
             origin: record.origin.clone(),
             labels: record.labels.clone(),
+            simulated: record.simulated,
         }
     }
 }
@@ -49,7 +52,7 @@ impl From<&DeviceRecord> for Candidate {
 /// The columns of a [`Candidate`].
 const CANDIDATE: &str = "device.client, device.device, dialect, capabilities, origin,
     (SELECT json_group_object(given.key, given.value) FROM label AS given
-     WHERE given.client = device.client AND given.device = device.device)";
+     WHERE given.client = device.client AND given.device = device.device), simulated";
 /// Devices by a label of theirs.
 const LABELLED: &str =
     "label CROSS JOIN device ON device.client = label.client AND device.device = label.device
@@ -145,6 +148,7 @@ fn read_candidate(row: &Row<'_>) -> rusqlite::Result<Candidate> {
         capabilities: row.get(3)?,
         origin: row.get::<_, Option<String>>(4)?.map(|_| column::parsed_at(row, 4)).transpose()?,
         labels: column::json_at(5, row.get_ref(5)?.as_str()?)?,
+        simulated: row.get(6)?,
     })
 }
 
@@ -159,6 +163,21 @@ impl Store {
                 ControlFlow::Continue(())
             })?;
             Ok(found.into_values().collect())
+        })
+        .await
+    }
+
+    /// Whether the targets mean some devices and only simulated ones, as far as that are no more than `max`.
+    pub async fn are_simulated(&self, targets: &Targets, max: usize) -> Result<bool, Error> {
+        let targets = targets.clone();
+        self.read(move |sql| {
+            let mut found = BTreeSet::new();
+            let seen = each(sql, &targets, &mut |record| {
+                let goes_on = record.simulated && found.len() < max;
+                found.insert(record.device);
+                if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            Ok(seen.is_continue() && !found.is_empty())
         })
         .await
     }

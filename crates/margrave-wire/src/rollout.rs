@@ -28,7 +28,8 @@ pub struct StrategyBody {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 32)]
     pub order: Vec<String>,
-    /// How long a batch has to be good before the next begins; not at all when left out.
+    /// How long a batch has to be good before the next begins, the canary too unless it has a time of its own; not at all
+    /// when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2592000)]
     pub soak_seconds: Option<u64>,
@@ -56,7 +57,7 @@ pub struct CanaryBody {
     /// Devices with all these labels come first.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// How long they have to be good before others follow.
+    /// How long they have to be good before others follow; as long as every batch when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2592000)]
     pub soak_seconds: Option<u64>,
@@ -157,7 +158,7 @@ impl StrategyBody {
             Some(Canary {
                 size: parsed(at("canary/size"), &canary.size, &mut broken)?,
                 labels: canary.labels.clone(),
-                soak: seconds(canary.soak_seconds),
+                soak: canary.soak_seconds.map(Duration::from_secs),
             })
         });
         let batches = batches
@@ -202,8 +203,10 @@ impl StrategyBody {
                 let pairs: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
                 first.push_str(&format!(" of {}", pairs.join(" ")));
             }
-            if let Some(soak) = soak_seconds {
-                first.push_str(&format!(", watched for {}", time(*soak)));
+            match soak_seconds {
+                Some(0) => first.push_str(", not watched"),
+                Some(soak) => first.push_str(&format!(", watched for {}", time(*soak))),
+                None => {}
             }
             words.push(first);
         }
@@ -267,7 +270,7 @@ impl From<&Strategy> for StrategyBody {
             canary: canary.as_ref().map(|canary| CanaryBody {
                 size: canary.size.to_string(),
                 labels: canary.labels.clone(),
-                soak_seconds: seconds(canary.soak),
+                soak_seconds: canary.soak.map(|soak| soak.as_secs()),
             }),
             batches: batches.iter().map(ToString::to_string).collect(),
             order: order.clone(),
@@ -323,6 +326,19 @@ mod tests {
             told,
             ["95% of batch 1 have it installed and stayed so for 30 min", "95% of batch 2 have it installed"]
         );
+        // Who has no time of its own is watched as all are.
+        let file = r#"{ "canary": { "size": "1" }, "batches": ["50%"], "soakSeconds": 600 }"#;
+        let watched = body(file).read().unwrap();
+        assert_eq!(StrategyBody::from(&watched), body(file), "nothing is written that nobody said");
+        for batch in [1, 2] {
+            assert!(after(&watched, batch).unwrap().ends_with(" and stayed so for 10 min"), "{batch}");
+        }
+        let file =
+            r#"{ "canary": { "size": "1", "soakSeconds": 0 }, "batches": ["50%"], "soakSeconds": 600 }"#;
+        let unwatched = body(file).read().unwrap();
+        assert_eq!(StrategyBody::from(&unwatched), body(file));
+        assert_eq!(body(file).words()[0], "first 1, not watched");
+        assert!(after(&unwatched, 1).unwrap().ends_with(" have it installed"));
         let plain = body(r#"{ "batches": ["2"] }"#).read().unwrap();
         assert_eq!(after(&plain, 1).as_deref(), Some("all of batch 1 that can answer have it installed"));
     }

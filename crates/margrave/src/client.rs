@@ -538,6 +538,8 @@ fn outcome(status: StatusCode, kind: &str) -> Outcome {
         // A server of another version, which has nothing there that could be asked.
         404 if kind.ends_with(":no-such-path") => Outcome::Broke,
         400 | 403 | 404 | 409 | 410 | 412 | 413 | 422 | 428 => Outcome::No,
+        // A full disk does not pass by itself.
+        507 => Outcome::Broke,
         408 | 429 | 500..=599 => Outcome::Passing,
         _ => Outcome::Broke,
     }

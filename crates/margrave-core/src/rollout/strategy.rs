@@ -37,12 +37,38 @@ pub struct Strategy {
 
 /// The first devices to get something new.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "KeptCanary", into = "KeptCanary")]
 pub struct Canary {
     pub size: Amount,
     /// Devices with all these labels come first.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    pub soak: Duration,
+    /// How long they have to be good, where that is not as long as for every batch.
+    pub soak: Option<Duration>,
+}
+
+/// A canary as it was kept before it could be watched for as long as the others: no time meant that none was said, and
+/// means so still. What is kept of it says the same to the byte; only who is not to be watched at all is marked.
+#[derive(Clone, Serialize, Deserialize)]
+struct KeptCanary {
+    size: Amount,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<String, String>,
+    soak: Duration,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    unwatched: bool,
+}
+
+impl From<KeptCanary> for Canary {
+    fn from(KeptCanary { size, labels, soak, unwatched }: KeptCanary) -> Canary {
+        Canary { size, labels, soak: (unwatched || !soak.is_zero()).then_some(soak) }
+    }
+}
+
+impl From<Canary> for KeptCanary {
+    fn from(Canary { size, labels, soak }: Canary) -> KeptCanary {
+        let unwatched = soak.is_some_and(|soak| soak.is_zero());
+        KeptCanary { size, labels, soak: soak.unwrap_or_default(), unwatched }
+    }
 }
 
 /// So many, or such a part of all.
@@ -159,7 +185,7 @@ impl Strategy {
         if [self.batches.len(), self.order.len(), labels].into_iter().any(|count| count > STEPS_MAX) {
             return Err(InvalidStrategy::TooMany);
         }
-        let soaks = [Some(self.soak), canary.map(|canary| canary.soak)];
+        let soaks = [Some(self.soak), canary.and_then(|canary| canary.soak)];
         if soaks.into_iter().flatten().any(|soak| soak > SOAK_MAX || soak.subsec_nanos() != 0) {
             return Err(InvalidStrategy::Soak);
         }
@@ -198,7 +224,7 @@ impl Strategy {
     /// How long this batch has to be good.
     pub fn soak_of(&self, batch: u32) -> Duration {
         match &self.canary {
-            Some(canary) if batch == 0 => canary.soak,
+            Some(Canary { soak: Some(own), .. }) if batch == 0 => *own,
             _ => self.soak,
         }
     }
@@ -309,7 +335,7 @@ mod tests {
     }
 
     fn canary(size: &str) -> Option<Canary> {
-        Some(Canary { size: size.parse().unwrap(), labels: BTreeMap::new(), soak: Duration::ZERO })
+        Some(Canary { size: size.parse().unwrap(), labels: BTreeMap::new(), soak: None })
     }
 
     #[test]
@@ -381,6 +407,28 @@ mod tests {
         ] {
             assert_eq!(wrong.checked(), Err(why));
         }
+    }
+
+    #[test]
+    fn a_canary_is_watched_as_all_are_unless_it_says_otherwise() {
+        let of = |text: &str| serde_json::from_str::<Strategy>(text).unwrap();
+        // As it was kept before a canary could be without a time of its own.
+        let kept = r#"{"canary":{"size":"1","soak":{"secs":0,"nanos":0}},"soak":{"secs":600,"nanos":0},"threshold":"100%","on_failure":"halt"}"#;
+        assert_eq!(of(kept).canary.unwrap().soak, None);
+        assert_eq!(
+            serde_json::to_string(&of(kept)).unwrap(),
+            kept,
+            "what is kept stays the same to the byte"
+        );
+        let check = |soak: Option<u64>, expected: [u64; 2]| {
+            let mut strategy = of(kept);
+            strategy.canary.as_mut().unwrap().soak = soak.map(Duration::from_secs);
+            assert_eq!([0, 1].map(|batch| strategy.soak_of(batch).as_secs()), expected);
+            assert_eq!(of(&serde_json::to_string(&strategy).unwrap()), strategy);
+        };
+        check(None, [600, 600]);
+        check(Some(60), [60, 600]);
+        check(Some(0), [0, 600]);
     }
 
     #[test]

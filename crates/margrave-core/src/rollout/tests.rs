@@ -105,7 +105,7 @@ fn a_batch_follows_when_the_one_before_is_good() {
 #[test]
 fn a_batch_of_which_nobody_is_left_proves_nothing() {
     let soak = Duration::from_secs(60);
-    let canary = Canary { size: amount("2"), labels: BTreeMap::new(), soak };
+    let canary = Canary { size: amount("2"), labels: BTreeMap::new(), soak: Some(soak) };
     let canary = Strategy { canary: Some(canary), batches: vec![amount("3")], ..Default::default() };
     let halted = |progress: &Progress| {
         let decision = decide(&canary, progress, NOW);
@@ -148,7 +148,11 @@ fn what_was_reached_stays_reached() {
 #[test]
 fn a_good_batch_is_watched_before_the_next() {
     let strategy = Strategy {
-        canary: Some(Canary { size: amount("1"), labels: BTreeMap::new(), soak: Duration::from_secs(1800) }),
+        canary: Some(Canary {
+            size: amount("1"),
+            labels: BTreeMap::new(),
+            soak: Some(Duration::from_secs(1800)),
+        }),
         batches: vec![amount("2")],
         soak: Duration::from_secs(60),
         ..Default::default()
@@ -381,7 +385,7 @@ impl Dice {
             canary: self.hit(50).then(|| Canary {
                 size: self.amount(),
                 labels: BTreeMap::new(),
-                soak: soak(self),
+                soak: self.hit(70).then(|| soak(self)),
             }),
             batches: (0..self.roll(4)).map(|_| self.amount()).collect(),
             order: Vec::new(),

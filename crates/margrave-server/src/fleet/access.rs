@@ -274,6 +274,12 @@ impl Fleet {
         Ok(token)
     }
 
+    /// Whose token has this id, if it counts.
+    pub(crate) fn holder_of(&self, id: &str) -> Option<Holder> {
+        let now = self.now();
+        self.access.read(|state| state.token(id).filter(|token| token.is_usable(now)).map(holder))
+    }
+
     /// Begins a session of a token that counts.
     pub async fn create_session(&self, token: &str) -> Result<String, Error> {
         let now = self.now();

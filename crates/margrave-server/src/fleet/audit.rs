@@ -100,6 +100,22 @@ pub struct AuditQuery {
     pub limit: Option<usize>,
 }
 
+/// What is not in the audit log is at least in the other one.
+fn log_unwritten(error: &(dyn std::error::Error + 'static), entry: Option<&Entry>) {
+    tracing::error!(
+        error,
+        actor = entry.map(|entry| &*entry.actor),
+        source = entry.map(|entry| &*entry.source),
+        way = entry.map(|entry| &*entry.way),
+        action = entry.map(|entry| &*entry.action),
+        subject = entry.map(|entry| &*entry.subject),
+        outcome = entry.map(|entry| &*entry.outcome),
+        detail = entry.map(|entry| &*entry.detail),
+        commit = entry.and_then(|entry| entry.commit.as_deref()),
+        "an audit entry could not be written"
+    );
+}
+
 impl Fleet {
     /// Writes an entry at the end of the log; its number and time are given here.
     pub(crate) async fn record(&self, entry: Entry) -> Result<(), Error> {
@@ -163,11 +179,7 @@ impl Fleet {
         match self.store.conclude(begun, entry.clone()).await {
             Ok(()) if entry.is_some() => self.tell_audited(),
             Ok(()) => {}
-            Err(error) => tracing::error!(
-                error = &error as &dyn std::error::Error,
-                ?entry,
-                "an audit entry could not be written"
-            ),
+            Err(error) => log_unwritten(&error, entry.as_ref()),
         }
     }
 
@@ -188,11 +200,7 @@ impl Fleet {
     /// Writes an entry. What was done cannot be undone here: if it cannot be written, the server's own log has it.
     pub(crate) async fn record_or_log(&self, entry: Entry) {
         if let Err(error) = self.record(entry.clone()).await {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                ?entry,
-                "an audit entry could not be written"
-            );
+            log_unwritten(&error, Some(&entry));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Why the fleet did not do what it was asked.
 
+use std::io;
 use std::time::Duration;
 
 use margrave_core::id::{AssignmentId, DeviceId};
@@ -69,6 +70,23 @@ impl Error {
 
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Error::Conflict { message: message.into() }
+    }
+
+    /// Whether there is no room left where the server keeps what it knows: no waiting helps against that.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        let full = |error: &(dyn std::error::Error + 'static)| {
+            let of_store = matches!(error.downcast_ref(), Some(margrave_store::Error::Full(_)));
+            let of_file = error.downcast_ref::<io::Error>().is_some_and(|error| {
+                matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            });
+            // The library tells it in words only.
+            let of_git = error.downcast_ref::<git2::Error>().is_some_and(|error| {
+                error.class() == git2::ErrorClass::Os && error.message().contains("No space left")
+            });
+            of_store || of_file || of_git
+        };
+        std::iter::successors(Some(self as &(dyn std::error::Error + 'static)), |error| error.source())
+            .any(full)
     }
 
     pub(crate) fn invalid(place: impl Into<String>, rule: &'static str, message: impl Into<String>) -> Self {

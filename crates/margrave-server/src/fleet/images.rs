@@ -328,9 +328,7 @@ impl Fleet {
         }
         match self.registry.manifest(&reference.repository.name, &reference.version).await {
             Ok(Some(found)) => Ok((found.digest, found.bytes)),
-            Ok(None) | Err(_) => {
-                Err(Unpinned::NotFound("it is not in this server's registry; push it there first".to_owned()))
-            }
+            Ok(None) | Err(_) => Err(Unpinned::NotFound(format!("{NOT_IN_REGISTRY}; push it there first"))),
         }
     }
 }
@@ -374,11 +372,43 @@ fn parts_of(manifest: &ImageManifest) -> Option<Vec<Part>> {
     few.then(|| manifest.layers.iter().chain([&manifest.config]).map(part).collect())
 }
 
+/// What is said of an image that our own registry had not when its package came in, or has not still.
+const NOT_IN_REGISTRY: &str = "it is not in this server's registry";
+
 /// What can be done about an image that is not pinned and could be.
-fn remedy(deployments: &[String]) -> &'static str {
-    match deployments.is_empty() {
-        true => "add the package again to have it pinned",
-        false => "deployments use this version as it is, so that only a new version can be pinned",
+fn remedy(is_used: bool) -> &'static str {
+    match is_used {
+        false => "add the package again to have it pinned",
+        true => "deployments use this version as it is, so that only a new version can be pinned",
+    }
+}
+
+/// Why an image is not pinned that our own registry had not, and what can be done.
+fn told_missing(is_there: bool, is_used: bool) -> String {
+    let remedy = remedy(is_used);
+    match (is_there, is_used) {
+        (true, _) => format!(
+            "it was not in this server's registry when the package was added, and is there now; {remedy}"
+        ),
+        (false, false) => format!("{NOT_IN_REGISTRY}; push it there first; {remedy}"),
+        (false, true) => format!("{NOT_IN_REGISTRY}; push it there, or no device can fetch it; {remedy}"),
+    }
+}
+
+impl Fleet {
+    /// Why images are not pinned, by their names, as far as that is otherwise than when their package came in: our own registry may have
+    /// them by now.
+    pub(super) async fn why_unpinned(&self, images: &Images, is_used: bool) -> BTreeMap<String, String> {
+        let mut told = BTreeMap::new();
+        for (name, why) in images.unpinned() {
+            let Unpinned::NotFound(_) = why else { continue };
+            let Ok(reference) = self.image_reference(name) else { continue };
+            if reference.repository.host.is_own_registry() {
+                let found = self.registry.manifest(&reference.repository.name, &reference.version).await;
+                told.insert(name.to_owned(), told_missing(matches!(found, Ok(Some(_))), is_used));
+            }
+        }
+        told
     }
 }
 
@@ -393,21 +423,26 @@ pub(super) fn shown_unread(entry: &Entry, deployments: &[String]) -> Option<Stri
     Some(format!(
         "The images of {components} {} are not known and not pinned, because {they} not read for them when this version came in; {}.",
         unread.join(", "),
-        remedy(deployments)
+        remedy(!deployments.is_empty())
     ))
 }
 
-/// Images as operators see them.
-pub(super) fn shown_images(images: &Images, deployments: &[String]) -> Vec<operator::PackageImage> {
-    let told = |unpinned: &Unpinned| match unpinned.is_passing() {
-        false => unpinned.to_string(),
-        true => format!("{unpinned}; {}", remedy(deployments)),
+/// Images as operators see them, with what there is to say of some that are not pinned.
+pub(super) fn shown_images(
+    images: &Images,
+    why: &BTreeMap<String, String>,
+    deployments: &[String],
+) -> Vec<operator::PackageImage> {
+    let told = |name: &str, unpinned: &Unpinned| match (why.get(name), unpinned.is_passing()) {
+        (Some(why), _) => why.clone(),
+        (None, false) => unpinned.to_string(),
+        (None, true) => format!("{unpinned}; {}", remedy(!deployments.is_empty())),
     };
     let sum = |parts: &Vec<Part>| parts.iter().fold(0u64, |sum, part| sum.saturating_add(part.size));
     let shown = |(name, image): (&String, &Image)| operator::PackageImage {
         name: name.clone(),
         digest: image.digest.map(|digest| digest.to_string()),
-        unpinned: image.unpinned.as_ref().map(told),
+        unpinned: image.unpinned.as_ref().map(|unpinned| told(name, unpinned)),
         bytes: image.parts.iter().map(|(processor, parts)| (processor.clone(), sum(parts))).collect(),
     };
     images.known.iter().map(shown).collect()

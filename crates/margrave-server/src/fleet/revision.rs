@@ -282,7 +282,7 @@ fn changes(
         let (before, after) = (side(before), side(after));
         Difference { what, before, after }.words()
     });
-    again.into_iter().chain(lines).chain(moved(&before.targets.devices, &revision.targets.devices)).collect()
+    again.into_iter().chain(lines).chain(moved(&before.targets, &revision.targets)).collect()
 }
 
 /// Without the devices that are named. There may be hundreds, of which two lists would say nothing; who came and went is told instead.
@@ -292,11 +292,20 @@ fn selecting(revision: &operator::Revision) -> operator::Revision {
     revision
 }
 
-/// Who came and who went among those that are named.
-fn moved(old: &[String], new: &[String]) -> Vec<String> {
+/// Who came and who went among those that are named. Where devices are selected as well, before or after, who is named no longer may be
+/// meant all the same, and who is named now was perhaps: then it is only told who is named.
+fn moved(old: &operator::Targets, new: &operator::Targets) -> Vec<String> {
+    let only_names = |targets: &operator::Targets| {
+        targets.labels.is_empty() && targets.select.is_none() && targets.sites.is_empty()
+    };
+    let verbs = match only_names(old) && only_names(new) {
+        true => ["also on", "no longer on"],
+        false => ["named now:", "named no longer:"],
+    };
+    let [old, new] = [old, new].map(|targets| &targets.devices);
     let (old, new): (BTreeSet<&String>, BTreeSet<&String>) = (old.iter().collect(), new.iter().collect());
     let mut lines = Vec::new();
-    for (verb, devices) in [("also on", new.difference(&old)), ("no longer on", old.difference(&new))] {
+    for (verb, devices) in verbs.into_iter().zip([new.difference(&old), old.difference(&new)]) {
         let devices: Vec<&str> = devices.map(|device| device.as_str()).collect();
         if !devices.is_empty() {
             lines.push(format!("{verb} {}", listed(&devices)));

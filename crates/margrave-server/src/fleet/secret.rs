@@ -19,13 +19,43 @@ impl Fleet {
             .map_err(|error| Error::invalid("/parameter", "secret", error.to_string()))?;
         match self.options.vault.seal(&name, &parameter, &want.value) {
             Ok(Reference::Sealed(sealed)) => {
-                Ok(SealedSecret { secret: SealedText { sealed: sealed.as_str().to_owned() } })
+                let secret = SealedText { sealed: sealed.as_str().to_owned() };
+                Ok(SealedSecret { secret, warnings: Vec::new() })
             }
             Ok(_) => unreachable!("sealing makes sealed values"),
             Err(error @ VaultError::Length) => Err(Error::invalid("/value", "secret", error.to_string())),
             Err(VaultError::NoRandomness) => Err(Error::NoRandomness),
             Err(error) => Err(Error::Keys(Box::new(error))),
         }
+    }
+
+    /// The same, with what there is to say about what it is for: what opens for one name only is lost on a wrong one. That is no reason
+    /// to refuse it, because a file may say the secret together with what it is for.
+    pub async fn seal_for(&self, want: &SealSecret) -> Result<SealedSecret, Error> {
+        let sealed = self.seal(want)?;
+        let SealSecret { deployment, parameter, .. } = want;
+        let name = DeploymentName::parse(deployment)
+            .map_err(|error| Error::invalid("/deployment", "secret", error.to_string()))?;
+        let warning = match self.wanted_deployment(&name).await? {
+            None => {
+                Some(format!("there is no deployment {name} yet, and for another one this does not open"))
+            }
+            Some(held) => {
+                let package = &held.deployment.package;
+                let entries = self.entries().await?;
+                let mut versions = entries.iter().filter(|entry| entry.record.id == *package);
+                let has_it = versions.any(|entry| {
+                    entry.package.parameters.keys().any(|known| known.as_str() == parameter.as_str())
+                });
+                (!has_it).then(|| {
+                    format!(
+                        "no version of {package} in the catalog, which {name} deploys, has a parameter {parameter}, and for another \
+                         one this does not open"
+                    )
+                })
+            }
+        };
+        Ok(SealedSecret { warnings: warning.into_iter().collect(), ..sealed })
     }
 
     /// Whether something that a deployment refers to is another than when it was last published, or not to be had any more:

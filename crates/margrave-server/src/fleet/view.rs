@@ -384,20 +384,23 @@ impl Fleet {
             let key = (entry.record.id.clone(), entry.record.version.clone());
             let deployments = users.get(&key).cloned().unwrap_or_default();
             let warnings = warnings.get(&key).cloned().unwrap_or_default();
-            let keepers = self.keepers(&entry).await?;
-            shown.push(operator::Package { warnings, ..shown_package(&entry, deployments, &keepers) });
+            let (keepers, why) = self.keepers(&entry).await?;
+            shown.push(operator::Package { warnings, ..shown_package(&entry, deployments, &keepers, &why) });
         }
         Ok(shown)
     }
 
-    /// The deployments because of which images cannot be pinned any more; of packages without such images nobody asks.
-    async fn keepers(&self, entry: &Entry) -> Result<Vec<String>, Error> {
+    /// The deployments because of which images cannot be pinned any more, and why these are not; of packages without such images
+    /// nobody asks.
+    async fn keepers(&self, entry: &Entry) -> Result<(Vec<String>, BTreeMap<String, String>), Error> {
         let record = &entry.record;
         let can_be_pinned = record.images.unpinned().any(|(_, unpinned)| unpinned.is_passing());
-        match can_be_pinned || !entry.unread().is_empty() {
-            true => Ok(self.store.package_keepers(&record.id, &record.version).await?),
-            false => Ok(Vec::new()),
+        if !can_be_pinned && entry.unread().is_empty() {
+            return Ok(Default::default());
         }
+        let keepers = self.store.package_keepers(&record.id, &record.version).await?;
+        let why = self.why_unpinned(&record.images, !keepers.is_empty()).await;
+        Ok((keepers, why))
     }
 
     pub async fn package(
@@ -413,8 +416,8 @@ impl Fleet {
         });
         let users = users.map(|record| record.deployment.name.to_string()).collect();
         let warnings = self.shown_warnings(id, version).await?;
-        let keepers = self.keepers(&entry).await?;
-        Ok(operator::Package { warnings, ..shown_package(&entry, users, &keepers) })
+        let (keepers, why) = self.keepers(&entry).await?;
+        Ok(operator::Package { warnings, ..shown_package(&entry, users, &keepers, &why) })
     }
 
     /// All deployments that are wanted, and those that are still going; their assignments are counted only, so
@@ -738,7 +741,12 @@ fn amount(bytes: u64) -> String {
     format!("{} {unit}", number.strip_suffix(".0").unwrap_or(&number))
 }
 
-fn shown_package(entry: &Entry, deployments: Vec<String>, keepers: &[String]) -> operator::Package {
+fn shown_package(
+    entry: &Entry,
+    deployments: Vec<String>,
+    keepers: &[String],
+    why: &BTreeMap<String, String>,
+) -> operator::Package {
     let Entry { record, package, .. } = entry;
     let profiles = package.profiles.iter().map(|profile| operator::PackageProfile {
         id: profile.id.to_string(),
@@ -791,7 +799,7 @@ fn shown_package(entry: &Entry, deployments: Vec<String>, keepers: &[String]) ->
         added_by: record.added_by.clone(),
         profiles: profiles.collect(),
         sections: sections.collect(),
-        images: shown_images(&record.images, keepers),
+        images: shown_images(&record.images, why, keepers),
         images_unknown: shown_unread(entry, keepers),
         deployments,
         warnings: Vec::new(),

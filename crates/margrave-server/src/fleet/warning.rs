@@ -33,6 +33,9 @@ const NAMED_MAX: usize = 5;
 /// For all registries that are asked again for a change: somebody waits for its answer.
 const LOOK_TIME_MAX: Duration = Duration::from_secs(10);
 
+/// Devices that are looked at for whether all are simulated: nobody simulates more by hand, and an answer is waited for.
+const SIMULATED_MAX: usize = 50;
+
 /// Registries that are asked at the same time.
 const SIDE_BY_SIDE: usize = 8;
 
@@ -97,8 +100,8 @@ fn has_secrets(deployment: &Deployment) -> bool {
     deployment.answers.values().chain(overrides).any(|answer| matches!(answer, Answer::Secret(_)))
 }
 
-/// The images that a deployment may bring to devices and that are not pinned, each with why.
-fn unpinned(entry: &Entry, deployment: &Deployment) -> Vec<String> {
+/// The images that a deployment may bring to devices and that are not pinned, each with why; `now` knows it better of some.
+fn unpinned(entry: &Entry, deployment: &Deployment, now: &BTreeMap<String, String>) -> Vec<String> {
     let profiles = entry.package.profiles.iter().filter(|profile| {
         profile.kind == ProfileKind::Compose && deployment.profile.as_ref().is_none_or(|id| *id == profile.id)
     });
@@ -108,8 +111,11 @@ fn unpinned(entry: &Entry, deployment: &Deployment) -> Vec<String> {
             told.insert(format!("the images of component {} (nobody looked at them)", component.name));
             continue;
         };
-        let why = |image: Option<&Image>| Some(image?.unpinned.as_ref()?.to_string());
-        told.extend(images.filter_map(|(name, image)| Some(format!("{name} ({})", why(image)?))));
+        let why = |name: &str, image: Option<&Image>| {
+            let kept = image?.unpinned.as_ref()?;
+            Some(now.get(name).cloned().unwrap_or_else(|| kept.to_string()))
+        };
+        told.extend(images.filter_map(|(name, image)| Some(format!("{name} ({})", why(name, image)?))));
     }
     told.into_iter().collect()
 }
@@ -227,13 +233,17 @@ impl Fleet {
         let told = origins.get(&package).into_iter().flatten();
         let mut warnings: Vec<Warning> =
             told.map(|told| warning(told.kind(), format!("{} {}: {told}", package.0, package.1))).collect();
-        let unpinned = entry.map(|entry| unpinned(entry, deployment)).unwrap_or_default();
-        if !unpinned.is_empty() {
+        let unpinned = match entry {
+            Some(entry) => self.unpinned(entry, deployment).await?,
+            None => Vec::new(),
+        };
+        // Nobody fetches an image that only simulated devices run.
+        let may_be_fetched =
+            !unpinned.is_empty() && !self.store.are_simulated(&deployment.targets, SIMULATED_MAX).await?;
+        if may_be_fetched {
             let text = format!(
-                "{} {}: what is not pinned is whatever its name means to each device: {}; name an image by digest to have the \
-                 same bytes everywhere",
-                package.0,
-                package.1,
+                "what is not pinned is whatever its name means to each device: {}; name an image by digest to have the same \
+                 bytes everywhere",
                 named(&unpinned)
             );
             warnings.push(warning("imageUnpinned", text));
@@ -278,6 +288,19 @@ impl Fleet {
             }
         }
         Ok(warnings)
+    }
+
+    /// The images that it may bring to devices and that are not pinned, each with why.
+    async fn unpinned(&self, entry: &Entry, deployment: &Deployment) -> Result<Vec<String>, Error> {
+        let PackageRecord { id, version, images, .. } = &entry.record;
+        let now = match images.unpinned().next() {
+            Some(_) => {
+                let is_used = !self.store.package_keepers(id, version).await?.is_empty();
+                self.why_unpinned(images, is_used).await
+            }
+            None => BTreeMap::new(),
+        };
+        Ok(unpinned(entry, deployment, &now))
     }
 
     async fn joined(&self, devices: &[DeviceRef]) -> Result<BTreeSet<DeviceRef>, Error> {

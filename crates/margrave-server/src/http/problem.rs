@@ -143,6 +143,12 @@ impl Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal server error", detail)
     }
 
+    /// Nobody but who frees some space can do anything about it, so nobody is asked to come back.
+    pub fn disk_full() -> Self {
+        let detail = "the server's disk is full, and nothing was changed; free space where its --data lies";
+        Problem::new(StatusCode::INSUFFICIENT_STORAGE, "disk-full", "The server's disk is full", detail)
+    }
+
     pub fn at(mut self, path: &str) -> Self {
         self.body.instance = Some(path.to_owned());
         self
@@ -221,6 +227,10 @@ impl From<Error> for Problem {
                 };
                 Problem::new(StatusCode::BAD_GATEWAY, "upstream", "A registry did not help", detail)
             }
+            Error::Storage(ref source) | Error::Keys(ref source) if error.is_disk_full() => {
+                tracing::error!(cause = sentence(source.as_ref()), "the disk is full");
+                Problem::disk_full()
+            }
             Error::Storage(ref source) => {
                 tracing::error!(cause = sentence(source.as_ref()), "{detail}");
                 let hint = "the server could not use its database; its log says why, and nothing was changed";
@@ -266,6 +276,7 @@ fn seconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use margrave_core::violation::Violation;
+    use std::io;
 
     #[test]
     fn mi_g2_203_types_and_members_of_ours_are_told_from_the_standards() {
@@ -307,6 +318,22 @@ mod tests {
         let problem = Problem::from(Error::Storage(Box::new(inner)));
         assert_eq!(problem.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert!(!problem.body().detail.contains("secret"), "{:?}", problem.body());
+    }
+
+    #[test]
+    fn a_full_disk_is_told_and_nobody_is_asked_to_wait() {
+        let of_file = || io::Error::from(io::ErrorKind::StorageFull);
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+        let of_store = margrave_store::Error::from(rusqlite::Error::SqliteFailure(code, None));
+        for error in
+            [Error::from(of_store), Error::Storage(Box::new(of_file())), Error::Keys(Box::new(of_file()))]
+        {
+            let problem = Problem::from(error);
+            assert_eq!(problem.status(), StatusCode::INSUFFICIENT_STORAGE);
+            assert!(problem.body().detail.contains("free space where its --data lies"));
+            assert!(!problem.body().retryable && problem.body().retry_after_seconds.is_none());
+            assert!(!problem.into_response().headers().contains_key(RETRY_AFTER));
+        }
     }
 
     #[test]

@@ -142,8 +142,15 @@ impl Access for Mount {
             }
         };
         // What is pushed lies in files, not in the store.
-        if allowed && !reads && self.fleet.begin().await.is_err() {
-            return Decision::Later;
+        if allowed
+            && !reads
+            && let Err(error) = self.fleet.begin().await
+        {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "what is pushed could not be written down before it is"
+            );
+            return if error.is_disk_full() { Decision::Full } else { Decision::Later };
         }
         if allowed { Decision::Allow } else { Decision::Deny }
     }

@@ -198,7 +198,7 @@ async fn pages_the_command_line_and_the_registry_are_told_apart() {
             "operator admin (admin) by cli: device.retire \"nobody\" not-found",
             "operator admin (admin) by registry: registry.push \"team/app:1\" malformed",
             "unknown (-) by registry: registry.delete \"team/app:1\" unauthorized",
-            "unknown (-) by page: session.begin \"\" done",
+            "operator admin (admin) by page: session.begin \"\" done",
         ]
     );
     assert!(page.items[0].detail.contains("by a sign-in link for token"), "{:?}", page.items[0]);

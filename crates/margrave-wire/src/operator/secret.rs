@@ -29,6 +29,9 @@ impl fmt::Debug for SealSecret {
 #[serde(rename_all = "camelCase")]
 pub struct SealedSecret {
     pub secret: SealedText,
+    /// Why it may open nowhere: nothing is called so yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -120,8 +120,11 @@ impl Steps {
         }
         if let Some(soak) = self.soak {
             next.soak_seconds = Some(soak.as_secs());
-            if let Some(canary) = &mut next.canary {
-                canary.soak_seconds = Some(soak.as_secs());
+            // Nor has the first batch a time of its own any more, unless one is said.
+            if let Some(canary) = &mut next.canary
+                && canary.soak_seconds != next.soak_seconds
+            {
+                canary.soak_seconds = None;
             }
         }
         if let (Some(soak), Some(canary)) = (self.canary_soak, &mut next.canary) {
@@ -166,7 +169,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             first.words().join("; "),
-            "first 2, watched for 30 min; batches of 10%; each watched for 30 min; at most 1 of a site unavailable; \
+            "first 2; batches of 10%; each watched for 30 min; at most 1 of a site unavailable; \
              95% must have it; reverts when it fails"
         );
         assert_eq!(steps("").over(&first).unwrap(), None, "nothing said changes nothing");

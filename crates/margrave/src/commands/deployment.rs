@@ -66,7 +66,7 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
         table.row([
             deployment.name.as_str().into(),
             format!("{}@{}", deployment.package, deployment.version).into(),
-            devices(&deployment.counts).into(),
+            installed(deployment).into(),
             deployment.revision.to_string().into(),
             render::ago(&deployment.changed_at, now).into(),
             targets(&deployment.targets).into(),
@@ -74,6 +74,16 @@ fn list(screen: &Screen, deployments: &[operator::Deployment]) -> Result {
     }
     screen.table(&table)?;
     Ok(Answer::Done)
+}
+
+/// How many have it; of one that is on its way out, on how many it still is.
+fn installed(deployment: &operator::Deployment) -> String {
+    let AssignmentCounts { converged, total, .. } = deployment.counts;
+    match (deployment.removing, total.saturating_sub(converged)) {
+        (false, _) => devices(&deployment.counts),
+        (true, 1) => "being removed, still on 1 device".to_owned(),
+        (true, left) => format!("being removed, still on {left} devices"),
+    }
 }
 
 /// How many have it, and of the others who never will and who is not heard of.
@@ -448,6 +458,21 @@ mod tests {
         let counts = AssignmentCounts { total: 5, converged: 2, not_yet: 2, never: 1, ..Default::default() };
         assert_eq!(devices(&counts), "2/5, 2 not yet, 1 never");
         assert_eq!(devices(&AssignmentCounts { total: 1, converged: 1, ..Default::default() }), "1/1");
+    }
+
+    #[test]
+    fn what_is_on_its_way_out_is_told_as_such() {
+        let shown = |removing: bool, total: u64| {
+            let deployment = serde_json::json!({
+                "id": "", "name": "web", "package": "app", "version": "1", "parameters": {}, "targets": {}, "revision": 2,
+                "changedAt": "", "changedBy": "", "removing": removing, "assignments": [],
+                "counts": { "total": total, "converged": 0, "pending": total, "failed": 0, "states": {} },
+            });
+            installed(&serde_json::from_value(deployment).expect("a deployment"))
+        };
+        assert_eq!(shown(false, 1), "0/1");
+        assert_eq!(shown(true, 1), "being removed, still on 1 device");
+        assert_eq!(shown(true, 3), "being removed, still on 3 devices");
     }
 
     fn revisions(words: &str) -> Vec<operator::Revision> {

@@ -389,31 +389,46 @@ fn texts(documents: &[Document]) -> Vec<String> {
     documents.iter().map(|document| document.text.clone()).collect()
 }
 
-/// The server counts documents; people have files.
+/// The server counts documents, or names the file that each is there; people have files of their own.
 fn located(trouble: Trouble, documents: &[Document]) -> Trouble {
     let mut message = trouble.message().to_owned();
     // From the last, so that 1 is not found in 10.
     for (index, document) in documents.iter().enumerate().rev() {
-        let mark = format!("/documents/{index}");
-        let mut told = String::new();
-        let mut rest = message.as_str();
-        while let Some((before, after)) = rest.split_once(&mark) {
-            told.push_str(before);
-            told.push_str(&document.from);
-            rest = after;
-            let digits: String =
-                after.strip_prefix(':').unwrap_or("").chars().take_while(char::is_ascii_digit).collect();
-            if let Ok(line) = digits.parse::<usize>() {
-                // Counted in its file, which may hold others before it.
-                let line = line.checked_sub(1).and_then(|at| document.lines.get(at)).copied().unwrap_or(line);
-                told.push_str(&format!(":{line}"));
-                rest = &after[1 + digits.len()..];
-            }
+        message = renamed(&message, &format!("/documents/{index}"), document);
+        if let Ok(there) = place(document) {
+            message = renamed(&message, &there, document);
         }
-        told.push_str(rest);
-        message = told;
     }
     trouble.reworded(message)
+}
+
+/// A message in which a document is called as its file is, with the line there, wherever it was called by this mark.
+fn renamed(message: &str, mark: &str, document: &Document) -> String {
+    let mut told = String::new();
+    let mut rest = message;
+    while let Some((before, after)) = rest.split_once(mark) {
+        told.push_str(before);
+        // The end of a longer name is another one; and of what is not told where, nothing is wrong with it.
+        let is_whole = !told.ends_with(|last: char| last.is_alphanumeric() || "/.-_".contains(last));
+        let is_meant = mark.starts_with('/') || (is_whole && after.starts_with(':'));
+        if !is_meant {
+            told.push_str(mark);
+            rest = after;
+            continue;
+        }
+        told.push_str(&document.from);
+        rest = after;
+        let digits: String =
+            after.strip_prefix(':').unwrap_or("").chars().take_while(char::is_ascii_digit).collect();
+        if let Ok(line) = digits.parse::<usize>() {
+            // Counted in its file, which may hold others before it.
+            let line = line.checked_sub(1).and_then(|at| document.lines.get(at)).copied().unwrap_or(line);
+            told.push_str(&format!(":{line}"));
+            rest = &after[1 + digits.len()..];
+        }
+    }
+    told.push_str(rest);
+    told
 }
 
 /// What each was made from; nothing where none says so.
@@ -651,5 +666,25 @@ mod tests {
             &documents,
         );
         assert_eq!(said.message(), "f10.yaml:9: wrong, f1.yaml: wrong, f2.yaml:7: wrong");
+    }
+
+    #[test]
+    fn a_refusal_that_names_a_file_of_the_server_speaks_of_the_one_that_was_given() {
+        let deployment = |name: &str| {
+            format!(
+                "apiVersion: margrave/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  package: app\n  version: 1.0.0\n  \
+                 targets: {{devices: [line-1]}}\n"
+            )
+        };
+        let mut documents = Vec::new();
+        let text = format!("{}---\n{}", deployment("good"), deployment("bad"));
+        split("two.yaml", &text, &mut documents);
+        let there = place(&documents[1]).map_err(|trouble| trouble.message().to_owned());
+        assert_eq!(there.as_deref(), Ok("deployments/bad.yaml"));
+        let said = "The request breaks a rule\n  deployments/bad.yaml:4: no such package\n  deployments/other.yaml:1: wrong";
+        assert_eq!(
+            located(Trouble::refused(said), &documents).message(),
+            "The request breaks a rule\n  two.yaml:12: no such package\n  deployments/other.yaml:1: wrong"
+        );
     }
 }

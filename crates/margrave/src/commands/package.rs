@@ -72,12 +72,23 @@ pub(crate) async fn run(screen: &Screen, verb: cli::Package) -> Result {
 
 async fn add(screen: &Screen, client: &Client, source: &str) -> Result {
     let path = Path::new(source);
-    let package = if is_reference(source) {
+    let published = if is_reference(source) {
         let reference = Reference::parse(source).map_err(|error| Trouble::broke(error.to_string()))?;
         screen.words(format_args!("The server fetches {reference}…"));
-        client.add_package(&AddPackage { reference: reference.to_string() }).await?
+        let added = client.add_package(&AddPackage { reference: reference.to_string() }).await?;
+        Published::Added(Box::new(added))
     } else {
         publish(client, path, &mut |step| screen.words(format_args!("  {step}"))).await?
+    };
+    let package = match published {
+        Published::Added(package) => package,
+        Published::Pushed { reference, follows } => {
+            if screen.json {
+                screen.object(&serde_json::json!({ "pushed": reference, "follows": follows }))?;
+            }
+            screen.words(render::printable(&only_pushed(&reference, &follows)));
+            return Ok(Answer::Done);
+        }
     };
     if screen.json {
         screen.object(&package)?;
@@ -91,6 +102,21 @@ async fn add(screen: &Screen, client: &Client, source: &str) -> Result {
         ));
     }
     Ok(Answer::Done)
+}
+
+/// What became of a package on disk.
+pub(crate) enum Published {
+    /// It is in the catalog.
+    Added(Box<operator::Package>),
+    /// It is in the server's registry. What is in the catalog is said by the remote that is followed.
+    Pushed { reference: String, follows: String },
+}
+
+fn only_pushed(reference: &str, follows: &str) -> String {
+    format!(
+        "It is in this server's registry. What is wanted follows {follows}, so that the package comes into the catalog once a file there \
+         names it, with `reference: {reference}`; if one does already, the server tries again by itself."
+    )
 }
 
 /// Says which images every device takes as it finds them.
@@ -115,11 +141,7 @@ fn is_reference(source: &str) -> bool {
 }
 
 /// Packs what is in a folder, pushes it to the server's registry, and adds it to the catalog.
-pub(crate) async fn publish(
-    client: &Client,
-    path: &Path,
-    step: &mut dyn FnMut(String),
-) -> Result<operator::Package> {
+pub(crate) async fn publish(client: &Client, path: &Path, step: &mut dyn FnMut(String)) -> Result<Published> {
     let (_source, folder) = sound(path, Bound::Own)?;
     let Folder { package, files, components, warnings: _ } = folder;
     let files = whole(path, files)?;
@@ -133,11 +155,13 @@ pub(crate) async fn publish(
         (Some(known), None) if known.reference.ends_with(&manifest.to_string()) => {
             step(format!("{id}@{version} is there already, with the same content"));
             let are_pinned = known.images.iter().all(|image| image.unpinned.is_none());
-            if are_pinned && known.images_unknown.is_none() {
-                return Ok(known.clone());
+            // What images mean may be found out now that was not then, where that can be written down here.
+            let is_settled = are_pinned && known.images_unknown.is_none();
+            if is_settled || client.intent().await?.follows.is_some() {
+                return Ok(Published::Added(Box::new(known.clone())));
             }
-            // What images mean may be found out now that was not then.
-            return client.add_package(&AddPackage { reference: known.reference.clone() }).await;
+            let again = client.add_package(&AddPackage { reference: known.reference.clone() }).await?;
+            return Ok(Published::Added(Box::new(again)));
         }
         (Some(_), _) => {
             return Err(Trouble::refused(format!("{id}@{version} is in the catalog already, with other content")).hint(
@@ -189,7 +213,11 @@ pub(crate) async fn publish(
     let bytes = files.description().len()
         + files.resources().iter().map(|resource| resource.bytes.len()).sum::<usize>();
     step(format!("package {id}@{version} pushed, {}", render::size(bytes as u64)));
-    client.add_package(&AddPackage { reference: reference.to_string() }).await
+    if let Some(follows) = client.intent().await?.follows {
+        return Ok(Published::Pushed { reference: reference.pinned(manifest).to_string(), follows });
+    }
+    let added = client.add_package(&AddPackage { reference: reference.to_string() }).await?;
+    Ok(Published::Added(Box::new(added)))
 }
 
 /// A package on disk that breaks no rule.

@@ -46,13 +46,23 @@ fn show(screen: &Screen, rollout: &Rollout) -> Result {
     facts.extend(way_back(rollout));
     facts.push(("Begun", render::clock(&rollout.begun_at)));
     screen.facts(&facts)?;
+    if rollout.counts.total == 0 && rollout.batches.is_empty() {
+        screen.words("No device is part of it any more.");
+        return Ok(answer(rollout));
+    }
     screen.heading("Batches")?;
     screen.table(&table(rollout))?;
-    let hidden = rollout.batches_total as usize - rollout.batches.len().min(rollout.batches_total as usize);
+    let hidden = hidden(rollout);
     if hidden > 0 {
         screen.words(format_args!("And {hidden} more."));
     }
     Ok(answer(rollout))
+}
+
+/// Batches beyond those that are told of; of one whose devices are all gone nothing is.
+fn hidden(rollout: &Rollout) -> u32 {
+    let last = rollout.batches.last().map_or(rollout.batches_total, |last| last.number);
+    rollout.batches_total.saturating_sub(last)
 }
 
 /// Where it goes back to, and when. What ended goes nowhere by itself any more.
@@ -127,6 +137,17 @@ mod tests {
             "changedBy": "",
         }))
         .expect("a rollout")
+    }
+
+    #[test]
+    fn of_batches_that_are_empty_it_is_not_said_that_there_are_more() {
+        let mut shown = rollout("running", "halt");
+        assert_eq!(hidden(&shown), 0, "nobody is left");
+        shown.batches_total = 3;
+        shown.batches.push(RolloutBatch { number: 2, counts: shown.counts });
+        assert_eq!(hidden(&shown), 1);
+        shown.batches.push(RolloutBatch { number: 3, counts: shown.counts });
+        assert_eq!(hidden(&shown), 0, "only the first is empty");
     }
 
     #[test]

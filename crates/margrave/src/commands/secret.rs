@@ -27,7 +27,11 @@ pub(crate) async fn run(screen: &Screen, args: Noun<cli::Secret>) -> Result {
             read(std::io::stdin())?
         }
     };
-    let sealed = client.seal(&SealSecret { deployment, parameter, value }).await?;
+    let mut sealed = client.seal(&SealSecret { deployment, parameter, value }).await?;
+    // Beside what is printed, which goes into a file as it is.
+    for warning in std::mem::take(&mut sealed.warnings) {
+        screen.words(printable(&format!("warning: {warning}")));
+    }
     if screen.json {
         screen.object(&sealed)?;
     } else {

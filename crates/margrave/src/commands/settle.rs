@@ -266,7 +266,13 @@ async fn conclude(
     for words in [held_back(&assignments), still_there(&assignments)].into_iter().flatten() {
         screen.words(words);
     }
-    for assignment in assignments.iter().filter(|assignment| is_behind(assignment)).take(BEHIND_TOLD_MAX) {
+    tell_why(screen, client, assignments.iter().filter(|assignment| is_behind(assignment))).await;
+    Ok(Answer::No)
+}
+
+/// What keeps each of these, as far as it can be had.
+async fn tell_why(screen: &Screen, client: &Client, assignments: impl Iterator<Item = &Assignment>) {
+    for assignment in assignments.take(BEHIND_TOLD_MAX) {
         let subject = format!("{}/{}", assignment.device, assignment.deployment);
         // The reason is a courtesy here; that it cannot be had does not change the answer.
         let Ok(why) = client.why(WhyKind::Device, &subject).await else { continue };
@@ -277,7 +283,6 @@ async fn conclude(
             }
         }
     }
-    Ok(Answer::No)
 }
 
 /// Waits until devices have confirmed that a removed deployment is gone from them.
@@ -313,6 +318,7 @@ pub(crate) async fn removed(
         if begun.elapsed() >= timeout {
             let names: Vec<&str> = left.iter().map(|assignment| assignment.device.as_str()).collect();
             screen.words(format_args!("{} is still on {}.", before.name, names.join(", ")));
+            tell_why(screen, client, left.iter()).await;
             return Ok(Answer::No);
         }
         news.wait(timeout.saturating_sub(begun.elapsed()).min(LOOK_EVERY)).await;

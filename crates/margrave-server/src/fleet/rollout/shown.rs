@@ -65,15 +65,18 @@ impl Fleet {
     async fn looked(&self, record: RolloutRecord, deployment: &DeploymentRecord) -> Result<Looked, Error> {
         let progress = self.progress(&record, deployment).await?;
         let decision = decide(&deployment.deployment.strategy, &progress, self.now());
-        Ok(Looked { record, progress, decision })
+        let strategy = &deployment.deployment.strategy;
+        let is_late = |member: &Member| member.heard < self.silent_before();
+        let late = unheard(strategy, &decision, &progress).any(is_late);
+        Ok(Looked { record, progress, decision, late })
     }
 
     async fn shown_rollout(
         &self,
-        Looked { record, progress, decision }: &Looked,
+        Looked { record, progress, decision, late }: &Looked,
         deployment: &DeploymentRecord,
     ) -> Result<Rollout, Error> {
-        let (state, reason, until) = told(record, decision, progress);
+        let (state, reason, until) = told(record, decision, progress, *late);
         let taken_back = self.taken_back(deployment).await?;
         Ok(Rollout {
             deployment: record.name.to_string(),
@@ -241,6 +244,8 @@ pub(in crate::fleet) struct Looked {
     record: RolloutRecord,
     progress: Progress,
     decision: Decision,
+    /// Somebody who is to be heard of after a batch was watched should have been by now.
+    late: bool,
 }
 
 /// The same, with what is asked for every one of its devices.
@@ -252,13 +257,14 @@ struct Stand<'a> {
     state: &'static str,
     reason: Option<String>,
     release: HashSet<&'a DeviceRef>,
+    late: bool,
 }
 
 impl<'a> Stand<'a> {
-    fn new(Looked { record, progress, decision }: &'a Looked, strategy: &'a Strategy) -> Stand<'a> {
-        let (state, reason, _) = told(record, decision, progress);
+    fn new(Looked { record, progress, decision, late }: &'a Looked, strategy: &'a Strategy) -> Stand<'a> {
+        let (state, reason, _) = told(record, decision, progress, *late);
         let release = decision.release.iter().collect();
-        Stand { record, strategy, decision, progress, state, reason, release }
+        Stand { record, strategy, decision, progress, state, reason, release, late: *late }
     }
 
     /// What keeps it, or one of its devices.
@@ -284,7 +290,8 @@ impl<'a> Stand<'a> {
         }
         match &decision.standing {
             Standing::Waiting(Waiting::Soak { .. }) => Code::RolloutSoaking,
-            Standing::Waiting(Waiting::Unheard { .. }) => Code::RolloutUnheard,
+            Standing::Waiting(Waiting::Unheard { .. }) if self.late => Code::RolloutUnheard,
+            Standing::Waiting(Waiting::Unheard { .. }) => Code::RolloutSoaking,
             Standing::Waiting(Waiting::Sites { .. }) => Code::RolloutSiteFull,
             Standing::Waiting(Waiting::Silent { .. }) => Code::RolloutNotYet,
             _ => Code::RolloutBatch,
@@ -318,6 +325,7 @@ impl<'a> Stand<'a> {
     fn culprit(&self, code: Code, own: Option<&Member>) -> Option<DeviceRef> {
         let Stand { strategy, decision, progress, .. } = self;
         let mut members = progress.members.iter();
+        let unheard = unheard(strategy, decision, progress);
         let found = match code {
             Code::RolloutHalted | Code::RolloutReverting => {
                 members.find(|member| matches!(member.now, Now::Failed | Now::GoneBack) && !member.forgiven)
@@ -326,13 +334,7 @@ impl<'a> Stand<'a> {
                 let batch = strategy.batch_of(member.place, progress.size);
                 member.now == Now::UnderWay && batch <= decision.reached.batch
             }),
-            Code::RolloutUnheard => match decision.standing {
-                Standing::Waiting(Waiting::Unheard { batch, since, .. }) => members.find(|member| {
-                    let of_batch = strategy.batch_of(member.place, progress.size) == batch;
-                    of_batch && member.now == Now::Done && member.heard < since
-                }),
-                _ => None,
-            },
+            Code::RolloutUnheard => unheard.min_by_key(|member| member.heard),
             Code::RolloutSiteFull => members.find(|member| {
                 let down = matches!(member.now, Now::UnderWay | Now::Failed | Now::Waits { down: true });
                 (down || member.is_dark()) && own.is_none_or(|own| own.site == member.site)
@@ -347,11 +349,29 @@ impl<'a> Stand<'a> {
     }
 }
 
+/// Who has the new revision, and is to be heard of after its batch was watched.
+fn unheard<'a>(
+    strategy: &Strategy,
+    decision: &Decision,
+    progress: &'a Progress,
+) -> impl Iterator<Item = &'a Member> {
+    let of = match decision.standing {
+        Standing::Waiting(Waiting::Unheard { batch, since, .. }) => Some((batch, since)),
+        _ => None,
+    };
+    let members = of.map(|_| &progress.members).into_iter().flatten();
+    members.filter(move |member| {
+        let is_of = |batch| strategy.batch_of(member.place, progress.size) == batch;
+        of.is_some_and(|(batch, since)| is_of(batch) && member.now == Now::Done && member.heard < since)
+    })
+}
+
 /// The state in a word, why, and until when.
 fn told(
     record: &RolloutRecord,
     decision: &Decision,
     progress: &Progress,
+    late: bool,
 ) -> (&'static str, Option<String>, Option<String>) {
     let devices = |count: u32| if count == 1 { "1 device".to_owned() } else { format!("{count} devices") };
     match (record.state, &decision.standing) {
@@ -372,6 +392,16 @@ fn told(
             Waiting::Soak { batch, until } => {
                 let text = format!("batch {} is good, and is watched until {}", batch + 1, time(until));
                 ("waiting", Some(text), Some(time(until)))
+            }
+            // Nothing is the matter with who asks every minute and was to be watched for two seconds.
+            Waiting::Unheard { batch, unheard, .. } if !late => {
+                let is = if unheard == 1 { "is" } else { "are" };
+                let text = format!(
+                    "batch {} was good for its time, and {} of it {is} to be heard of once more before it goes on",
+                    batch + 1,
+                    devices(unheard),
+                );
+                ("waiting", Some(text), None)
             }
             Waiting::Unheard { batch, since, unheard } => {
                 let has = if unheard == 1 { "has" } else { "have" };

@@ -164,15 +164,12 @@ async fn what_cannot_be_asked_about_is_told_and_blocks_nothing() {
     assert!(told("${MARGRAVE_REGISTRY}/none:1").contains("push it there first; add the package again"));
     let named = added.images.iter().find(|image| image.name == exact).unwrap();
     assert_eq!(named.digest, Some(Digest::of(b"x").to_string()), "it says itself what it is");
-    world.device("line-1", &[]).await;
+    world.real_device("line-1").await;
     let answer = world.put("greeter", on(&["line-1"])).await.unwrap();
     let [warning] = &answer.warnings[..] else { panic!("{answer:?}") };
     assert_eq!(warning.kind, "imageUnpinned");
     let text = &warning.text;
-    assert!(
-        text.starts_with("hello 1.0.0: what is not pinned is whatever its name means to each device: "),
-        "{text}"
-    );
+    assert!(text.starts_with("what is not pinned is whatever its name means to each device: "), "{text}");
     assert!(text.contains("only-here:1 (it is never pulled, only taken from the device)"), "{text}");
     assert!(!text.contains(&exact), "{text}");
     let commit = world.fleet.intent().await.unwrap().commit.unwrap();
@@ -180,6 +177,8 @@ async fn what_cannot_be_asked_about_is_told_and_blocks_nothing() {
     let plan = world.fleet.rehearse_deployment(&ann(), &name("other"), on(&["line-1"])).await.unwrap();
     assert_eq!(plan.warnings[0].text, *text);
     world.device("line-2", &[]).await;
+    let put = world.put("pretended", on(&["line-2"])).await.unwrap();
+    assert_eq!(put.warnings, [], "nobody fetches what is only simulated");
     assert!(world.pinned("line-1").await.is_empty(), "documents say nothing of what is not pinned");
     let fetch = world.foreseen("1.0.0", &["line-1", "line-2"]).await;
     assert_eq!(fetch.unknown_images.len(), 6, "{fetch:?}");
@@ -188,7 +187,7 @@ async fn what_cannot_be_asked_about_is_told_and_blocks_nothing() {
 #[tokio::test]
 async fn what_could_be_pinned_and_is_not_is_asked_for_again_and_then_refused_unless_forced() {
     let world = World::empty().await;
-    world.device("line-1", &[]).await;
+    world.real_device("line-1").await;
     // A registry that is away at first, and one that stays away.
     let bound = [("127.0.0.1", 0); 2].map(|address| std::net::TcpListener::bind(address).unwrap());
     let [address, gone] = bound.map(|listener| listener.local_addr().unwrap().to_string());
@@ -241,7 +240,7 @@ async fn what_was_not_pinned_is_pinned_later_unless_something_runs_without() {
         let added = world.add_services(version, &services).await;
         assert!(added.images[0].unpinned.is_some(), "{added:?}");
     }
-    world.device("line-1", &[]).await;
+    world.real_device("line-1").await;
     let mut want = on(&["line-1"]);
     want.version = Some("1.0.0".into());
     world.put("greeter", want.clone()).await.unwrap();
@@ -251,9 +250,14 @@ async fn what_was_not_pinned_is_pinned_later_unless_something_runs_without() {
     let used = world.add("oci://margrave/packages/hello:1.0.0").await.unwrap();
     let why = used.images[0].unpinned.clone().unwrap();
     assert!(why.contains("only a new version can be pinned"), "{why}");
+    assert!(
+        why.contains("was not in this server's registry when the package was added, and is there now"),
+        "{why}"
+    );
     want.targets.devices.push("line-2".into());
     world.device("line-2", &[]).await;
-    world.put("greeter", want).await.unwrap();
+    let told = world.put("greeter", want).await.unwrap().warnings;
+    assert!(told[0].text.contains(&format!("{image} ({why})")) && !told[0].text.contains("push"), "{told:?}");
     assert_eq!(world.workloads("line-1").await, document, "nothing changed behind it");
 
     let unused = world.add("oci://margrave/packages/hello:2.0.0").await.unwrap();

@@ -255,6 +255,16 @@ impl World {
         self.says(name, "64Gi", &["compose"]).await;
     }
 
+    /// The same, and something really runs there.
+    pub(super) async fn real_device(&self, name: &str) {
+        self.join(name, &[]).await;
+        let body = String::from_utf8(capabilities(name, "64Gi", &["compose"]).to_vec()).unwrap();
+        let body = body.replace(r#""simulated":true"#, r#""simulated":false"#).into_bytes();
+        let parsed = g2::capabilities::read(&body).unwrap();
+        assert!(!parsed.simulated);
+        self.fleet.put_capabilities(&client(name), parsed, body.into()).await.unwrap();
+    }
+
     pub(super) async fn says(&self, name: &str, memory: &str, types: &[&str]) -> Put {
         let body = capabilities(name, memory, types);
         let parsed = g2::capabilities::read(&body).unwrap();

@@ -32,6 +32,21 @@ impl World {
 }
 
 #[tokio::test]
+async fn who_is_named_no_longer_may_be_meant_all_the_same() {
+    let world = World::new().await;
+    world.device("line-1", &[("site", "nord")]).await;
+    world.put("greeter", greeting("hi", &["line-1"])).await.unwrap();
+    let mut by_label = greeting("hi", &[]);
+    by_label.targets.labels.insert("site".into(), "nord".into());
+    world.put("greeter", by_label).await.unwrap();
+    let (number, changes) = world.changes("greeter").await.swap_remove(0);
+    assert_eq!(
+        (number, changes.as_str()),
+        (2, "Where: devices by name → site=nord; named no longer: line-1")
+    );
+}
+
+#[tokio::test]
 async fn going_back_is_a_change_like_any_other() {
     let world = World::new().await;
     for device in ["line-1", "line-2"] {
@@ -152,7 +167,7 @@ async fn what_changed_is_told_in_lines_that_can_be_read() {
         changes,
         format!(
             "Profile: the first that fits each device → small; Greeting: the package's default, hello → a b; Site: no answer \
-             → {}…; Where: site=nord → devices by name; also on line-1, line-2, line-3, line-4, line-5 and 3 more",
+             → {}…; Where: site=nord → devices by name; named now: line-1, line-2, line-3, line-4, line-5 and 3 more",
             "x".repeat(160)
         )
     );

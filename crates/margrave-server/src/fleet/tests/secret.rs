@@ -64,6 +64,23 @@ fn greeting(answer: serde_json::Value) -> operator::PutDeployment {
 }
 
 #[tokio::test]
+async fn a_secret_that_is_sealed_for_nothing_is_told_of() {
+    let world = World::new().await;
+    world.device("line-1", &[]).await;
+    world.put("greeter", on(&["line-1"])).await.unwrap();
+    let sealed = async |deployment: &str, parameter: &str| {
+        let want =
+            SealSecret { deployment: deployment.into(), parameter: parameter.into(), value: VALUE.into() };
+        world.fleet.seal_for(&want).await.unwrap().warnings.join("; ")
+    };
+    assert_eq!(sealed("greeter", "greeting").await, "");
+    let told = sealed("greeter", "greting").await;
+    assert!(told.contains("which greeter deploys, has a parameter greting"), "{told}");
+    let told = sealed("greter", "greeting").await;
+    assert!(told.starts_with("there is no deployment greter yet"), "{told}");
+}
+
+#[tokio::test]
 async fn a_secret_reaches_the_device_and_is_seen_nowhere_else() {
     let world = World::new().await;
     world.device("line-1", &[]).await;

@@ -52,6 +52,8 @@ pub(super) fn action(method: &Method, route: Option<&str>) -> String {
         *noun = match *noun {
             "registries" => "registry",
             "watches" => "watch",
+            // That is one already.
+            "status" => "status",
             noun => noun.strip_suffix('s').unwrap_or(noun),
         };
     }
@@ -140,6 +142,7 @@ mod tests {
             (Method::POST, "/watches/{repository}/look", "watch.look"),
             (Method::POST, "/tokens", "token.add"),
             (Method::POST, "/tokens/{token}/revoke", "token.revoke"),
+            (Method::GET, "/status", "status.look"),
         ] {
             assert_eq!(rest(&method, path), code);
         }
@@ -170,6 +173,21 @@ mod tests {
             assert_eq!(alias(&method, path), code);
         }
         assert_eq!(action(&Method::POST, None), "unknown");
+    }
+
+    #[test]
+    fn every_noun_of_the_interface_is_one_word_for_one_thing() {
+        let described = crate::http::operator::describe();
+        let paths: Vec<&String> = described.paths.paths.keys().collect();
+        assert!(paths.len() > 40, "{paths:?}");
+        let nouns: std::collections::BTreeSet<String> = paths
+            .into_iter()
+            .map(|path| action(&Method::GET, Some(path)))
+            .map(|code| code.split('.').next().unwrap_or_default().to_owned())
+            .collect();
+        let known = "audit authority backup deployment device event history intent join-token package registry schedule schema \
+                     secret session signed-client status token watch why";
+        assert_eq!(nouns.into_iter().collect::<Vec<_>>().join(" "), known);
     }
 
     #[test]

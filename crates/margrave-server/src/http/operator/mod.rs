@@ -149,6 +149,12 @@ fn routes() -> OpenApiRouter<Api> {
     OpenApiRouter::with_openapi(base()).nest(operator::PREFIX, api)
 }
 
+/// The interface as its document describes it.
+#[cfg(test)]
+pub(super) fn describe() -> OpenApi {
+    routes().split_for_parts().1
+}
+
 /// What the document says apart from the routes.
 fn base() -> OpenApi {
     let info = InfoBuilder::new()

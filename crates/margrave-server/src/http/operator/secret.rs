@@ -21,7 +21,7 @@ pub(super) async fn seal(
     note: Note,
     Body(want): Body<operator::SealSecret>,
 ) -> Result<Json<operator::SealedSecret>, Problem> {
-    let sealed = api.fleet().seal(&want)?;
+    let sealed = api.fleet().seal_for(&want).await?;
     note.subject(&want.deployment);
     note.detail(format!("for {}", want.parameter));
     Ok(Json(sealed))

@@ -226,6 +226,9 @@ impl PageError {
                     StatusCode::INTERNAL_SERVER_ERROR => {
                         ("Something broke on the server", "Try again. If it stays, the server's log has the cause.")
                     }
+                    StatusCode::INSUFFICIENT_STORAGE => {
+                        ("The server's disk is full", "Free some space there, then try again.")
+                    }
                     StatusCode::TOO_MANY_REQUESTS => ("Not now", "Wait a few seconds, then try again."),
                     StatusCode::SERVICE_UNAVAILABLE => ("The server is busy", "Try again in a few seconds."),
                     StatusCode::BAD_GATEWAY => {

@@ -15,7 +15,13 @@ pub(super) use crate::fleet::difference::spoken;
 const FIELDS: [(&str, &str, &str, &str, &str); 9] = [
     ("canary", "/canary/size", "First on this many", "1 or 5%", "A first batch of its own."),
     ("canary-labels", "/canary/labels", "Preferably with these labels", "ring=test", ""),
-    ("canary-soak", "/canary/soakSeconds", "Watch these for", "10m", "Seconds, or such as 10m, 2h, 1d."),
+    (
+        "canary-soak",
+        "/canary/soakSeconds",
+        "Watch these for",
+        "10m",
+        "Seconds, or such as 10m, 2h, 1d. As long as each batch when left empty.",
+    ),
     ("batches", "/batches", "Then in batches of", "10%, 50%", "Numbers or parts; the last one repeats."),
     ("soak", "/soakSeconds", "Watch each batch for", "5m", ""),
     (

@@ -349,6 +349,9 @@ pub(super) async fn welcome(
     note.keep();
     let token = web.app.sign_in.redeem(&code).ok_or(PageError::LinkSpent)?;
     note.detail(format!("by a sign-in link for token {token}"));
+    if let Some(holder) = web.fleet().holder_of(&token) {
+        note.by(&holder);
+    }
     begin(&web, &token, arrival, "/").await
 }
 

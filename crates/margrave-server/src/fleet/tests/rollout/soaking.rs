@@ -48,6 +48,28 @@ async fn a_canary_that_is_not_heard_of_any_more_has_proven_nothing() {
 }
 
 #[tokio::test]
+async fn nothing_is_said_to_be_wrong_with_who_is_not_late() {
+    let world = soaking().await;
+    world.pass(SOAK - 1);
+    world.all_touched(3);
+    world.pass(2);
+    world.advance().await;
+    assert_eq!(world.given(3).await, "yo hi hi");
+    let rollout = world.rollout().await;
+    let why =
+        "batch 1 was good for its time, and 1 device of it is to be heard of once more before it goes on";
+    assert_eq!((rollout.state.as_str(), rollout.reason.as_deref()), ("waiting", Some(why)));
+    assert_eq!(world.codes().await, ["rollout-waiting", "rollout-soaking"]);
+    // From then on it is.
+    world.pass(3600);
+    for device in ["d1", "d2"] {
+        world.fleet.touched(&client(device));
+    }
+    world.advance().await;
+    assert!(world.codes().await.contains(&"rollout-unheard".to_owned()));
+}
+
+#[tokio::test]
 async fn a_canary_that_is_retired_has_proven_nothing_either() {
     let world = soaking().await;
     world.pass(SOAK + 3600);

@@ -17,7 +17,9 @@ pub enum OpenError {
     Newer { found: u32, known: u32 },
     #[error("the database cannot be brought to schema {to}")]
     Migration { to: u32, source: rusqlite::Error },
-    #[error("the database cannot be opened; if its file was damaged, `margrave restore` brings a backup back")]
+    #[error(
+        "the database cannot be opened; if its file was damaged, `margrave restore` brings a backup back"
+    )]
     Sqlite(#[source] rusqlite::Error),
     #[error("the database's threads cannot be started")]
     Thread(#[source] io::Error),

@@ -499,7 +499,7 @@ async fn a_port_that_is_taken_is_named(rig: Rig) {
     );
     let order = rig.compose("web", &compose).await;
     let failure = rig.runtime.apply(&order).await.unwrap_err();
-    assert_eq!(failure.code, FailureCode::StartFailed, "{failure}");
+    assert_eq!(failure.code, FailureCode::CreateFailed, "{failure}");
     assert!(failure.message.contains("web") && failure.message.contains(&port.to_string()), "{failure}");
     drop(taken);
     rig.runtime.apply(&order).await.unwrap();

@@ -126,7 +126,7 @@ fn a_port_that_somebody_has_is_named_and_freeing_it_is_all_it_takes() {
     plant.deploy("hello");
     let failed = plant.wait("hello", "FAILED");
     let (code, message) = error_of(&failed);
-    assert_eq!(code, "start-failed", "{message}");
+    assert_eq!(code, "create-failed", "{message}");
     assert!(message.contains("web") && message.contains(&port.to_string()), "{message}");
     assert!(failed["nextTry"].is_string(), "it says when it tries again: {failed}");
 

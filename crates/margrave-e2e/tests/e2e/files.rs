@@ -163,7 +163,7 @@ fn a_mistake_in_the_second_document_keeps_the_first_back() {
         (first.clone(), ["two.yaml:", "deployments/hello.yaml is said twice", "(resource)"]),
         (
             deployment("other", "nothing", "hi"),
-            ["deployments/other.yaml:", "nothing 1.0.0 is not in the catalog", "(PK-010)"],
+            ["two.yaml:", "nothing 1.0.0 is not in the catalog", "(PK-010)"],
         ),
     ];
     for (second, says) in mistakes {

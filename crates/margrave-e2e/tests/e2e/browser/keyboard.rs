@@ -84,7 +84,7 @@ fn every_question_of_a_deployment_is_answered_with_the_keyboard_alone() {
     // Arrows choose among what excludes each other.
     browser.tab_to("To all devices at once");
     browser.key(Key::Down);
-    browser.type_at("First on so many", "1");
+    browser.type_at("First on this many", "1");
     browser.enter("See what will happen");
     browser.wait_text("h1", "What will happen");
     assert_in_order(&browser);

@@ -102,6 +102,7 @@ fn common(path: &str, operation: &Value) -> Vec<(&'static str, &'static str)> {
         ("431", "The request line and headers are too large"),
         ("500", "Something broke inside the server; its log says what"),
         ("503", "The server is busy or stopping; come back after `Retry-After`"),
+        ("507", "The server's disk is full; waiting alone does not help"),
     ];
     if takes_input {
         common.push(("400", "The request could not be read; `detail` says where"));
@@ -198,7 +199,7 @@ mod tests {
             answers.sort();
             answers.join(" ")
         };
-        assert_eq!(answers("/status", "get"), "200 304 401 403 429 431 500 503");
+        assert_eq!(answers("/status", "get"), "200 304 401 403 429 431 500 503 507");
         let put = answers("/deployments/{deployment}", "put");
         for status in ["200", "201", "400", "404", "408", "409", "412", "413", "414", "415", "422"] {
             assert!(put.contains(status), "{status} is not in {put}");

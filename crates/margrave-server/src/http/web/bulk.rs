@@ -211,7 +211,9 @@ impl Verb {
 
     fn effects(&self) -> Vec<String> {
         let effects: &[&str] = match self {
-            Verb::Label { .. } => &["Deployments and schedules that choose by this label follow at once."],
+            Verb::Label { .. } => &[
+                "Deployments and schedules that choose by this label follow at once: what they do not mean any more is taken off.",
+            ],
             Verb::Retire => &[
                 "They are shut out at once: this server answers none of their requests any more.",
                 "What runs on them keeps running, and they can be accepted again later.",
@@ -423,7 +425,7 @@ impl Question<'_> {
             question,
             effects: effects.collect(),
             verb: verb.word(),
-            harmless: !matches!(verb, Verb::Retire),
+            harmless: !matches!(verb, Verb::Retire | Verb::Label { .. }),
             action: "/devices".to_owned(),
             back,
             fields: carried.into_iter().chain(verb.fields()).chain([sure]).collect(),

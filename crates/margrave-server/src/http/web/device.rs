@@ -41,8 +41,6 @@ use crate::fleet::{Error, Fleet};
 /// Join tokens on a page.
 const TOKENS_SIZE: usize = 100;
 const TIMELINE_MAX: usize = 50;
-/// Open join tokens that a page lists; whoever makes more knows what for.
-const OPEN_MAX: u32 = 1000;
 /// Steps of an assignment that its device's page lists.
 const STEPS_MAX: usize = 20;
 /// A certificate that somebody has to replace on the device is told of so long before.
@@ -431,7 +429,7 @@ async fn new_page(
     let named = Some(["--name", name.as_str()]).filter(|_| !name.is_empty());
     let given = labels.split(',').map(str::trim).filter(|label| !label.is_empty());
     let told: Vec<[&str; 2]> = named.into_iter().chain(given.map(|label| ["--label", label])).collect();
-    let mut open = web.fleet().join_tokens(OPEN_MAX).await?;
+    let mut open = web.fleet().join_tokens(u32::MAX).await?;
     let pages = Pages::cut(&mut open, page, TOKENS_SIZE, "Pages of tokens", "/devices/new?page=".to_owned())
         .at("#open");
     let page = NewDevicePage {

@@ -113,7 +113,7 @@ fn told(assignment: &operator::Assignment) -> (&'static str, &'static str) {
     match assignment.state.as_str() {
         // A device calls something installed once all of it runs and every check of it passes.
         "INSTALLED" if went_back(assignment) => {
-            ("healthy", "runs its last good version again, healthy since")
+            ("healthy", "the last good version runs and is healthy since")
         }
         "INSTALLED" => ("healthy", "runs and is healthy since"),
         "FAILED" if is_unhealthy(assignment.error.as_ref()) => ("unhealthy", "its health checks fail since"),

@@ -26,7 +26,12 @@ pub(super) fn up(project: &str, containers: &[Container], code: Option<i32>, err
     if let Some(failure) = failed {
         return failure;
     }
-    if let Some(failure) = broke_down(code, errors, "started the component's containers") {
+    if let Some(mut failure) = broke_down(code, errors, "started the component's containers") {
+        // By now the containers before are gone, and what came in their place may be what ate the memory: it counts as a try, so that
+        // the version before comes back.
+        if failure.code == FailureCode::RuntimeUnreachable {
+            failure.code = FailureCode::StartFailed;
+        }
         return failure;
     }
     if let Some(service) = with_progress(project, errors, "Error") {
@@ -200,9 +205,9 @@ mod tests {
     ];
 
     #[test]
-    fn a_compose_that_breaks_down_while_it_starts_containers_is_not_the_components_fault() {
+    fn a_compose_that_breaks_down_while_it_starts_containers_is_named_and_counts_as_a_try() {
         let progress = " Container mg-1-web-db-1  Started\n Container mg-1-web-web-1  Starting\n";
-        let ended = "runtime-unreachable: Compose was ended while it started the component's containers. Is there enough memory?";
+        let ended = "start-failed: Compose was ended while it started the component's containers. Is there enough memory?";
         // By a signal, in a shell or as a plug-in of Docker's client, and asked to.
         for code in [None, Some(137), Some(255), Some(130)] {
             for errors in ["", progress] {

@@ -242,7 +242,7 @@ async fn what_was_typed_outlives_the_session_that_it_was_typed_in() {
     let cookie = std::mem::take(&mut browser.cookie);
     let path = "/deployments/north/edit/rehearsal";
     let page = text(browser.send_form(path, &typed, &ours).await.is(401));
-    assert!(page.contains("You were signed out") && page.contains("typed it again"), "{page}");
+    assert!(page.contains("You were signed out") && page.contains("type it again"), "{page}");
     crate::browser::is_clean(&page);
     assert!(!page.contains("hunter2") && !page.contains("name=\"csrf\""), "{page}");
     let carried = fields_of(&page, &format!("action=\"{path}\""));

@@ -252,10 +252,12 @@ pub fn decide(strategy: &Strategy, progress: &Progress, now: Moment) -> Decision
             // Where nobody has it, there is nothing to watch.
             Judged::Nobody { .. } if proven => Some(0),
             Judged::Nobody { waited_for: 0 } => {
-                let is_forgiven = progress
-                    .forgiven_gone
-                    .iter()
-                    .any(|place| strategy.batch_of(*place, *size) == reached.batch);
+                // Who resumed counted on the others of the batch: one who left without having been forgiven has proven nothing either.
+                let places = (0..*size).filter(|place| strategy.batch_of(*place, *size) == reached.batch);
+                let mut gone =
+                    places.filter(|place| !of_batch.iter().any(|member| member.place == *place)).peekable();
+                let is_forgiven =
+                    gone.peek().is_some() && gone.all(|place| progress.forgiven_gone.contains(&place));
                 if !is_forgiven && !proves_without(strategy, reached.batch, &by_batch) {
                     let batch = reached.batch + 1;
                     let why = format!(

@@ -278,6 +278,12 @@ fn a_batch_of_which_only_forgiven_failures_went_is_passed_over_once_they_are_gon
         assert_eq!(released(&decision), expected, "{forgiven:?}");
         assert_eq!(matches!(decision.standing, Standing::Halted(_)), expected.is_empty(), "{forgiven:?}");
     }
+    let mut both = progress("failed waits waits waits");
+    both.members.drain(..2);
+    for (forgiven, expected) in [(vec![0], ""), (vec![0, 1], "d2 d3")] {
+        both.forgiven_gone = forgiven.clone();
+        assert_eq!(released(&decide(&pairs(), &both, NOW)), expected, "{forgiven:?}");
+    }
 }
 
 #[test]

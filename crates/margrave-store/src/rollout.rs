@@ -216,9 +216,7 @@ impl Store {
                      WHERE transition.assignment = assignment.id AND transition.state = 'FAILED'
                      AND transition.adopted >= assignment.changed_version)",
             )?;
-            let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
-                Ok(DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?))
-            })?;
+            let rows = statement.query_map([deployment.uuid().as_bytes()], client_and_device)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await
@@ -237,9 +235,7 @@ impl Store {
                      WHERE transition.assignment = assignment.id AND transition.state IN ('FAILED', 'ROLLINGBACK')
                      AND late = 0 AND transition.received_at >= released_at)",
             )?;
-            let rows = statement.query_map([deployment.uuid().as_bytes()], |row| {
-                Ok(DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?))
-            })?;
+            let rows = statement.query_map([deployment.uuid().as_bytes()], client_and_device)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
         .await
@@ -549,4 +545,9 @@ fn join(
     )?
     .execute((deployment.uuid().as_bytes(), device.client.as_str(), device.device.as_str(), keeps))?;
     Ok(())
+}
+
+/// Who a row begins with.
+fn client_and_device(row: &rusqlite::Row<'_>) -> rusqlite::Result<DeviceRef> {
+    Ok(DeviceRef::new(column::parsed_at(row, 0)?, column::parsed_at(row, 1)?))
 }

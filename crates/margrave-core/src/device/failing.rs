@@ -92,10 +92,11 @@ impl Device {
         if was_good { Retry::Later } else { code.retry() }
     }
 
-    /// What is said about failing of what is held, or was when that cannot be read.
+    /// What is said about failing of what is held; of what is here, or was good, when that cannot be read.
     fn policy_held(&self, id: AssignmentId) -> Rollback {
         let assignment = &self.assignments[&id];
-        let documents = [assignment.held, assignment.good].into_iter().flatten();
+        let here = assignment.beneath().and_then(|here| here.held);
+        let documents = [assignment.held, here, assignment.good].into_iter().flatten();
         documents.filter_map(|document| self.policy(&document)).next().unwrap_or_default()
     }
 
@@ -103,15 +104,19 @@ impl Device {
     pub(super) fn has_way_back(&self, id: AssignmentId) -> bool {
         let assignment = &self.assignments[&id];
         let (Some(held), Some(good)) = (assignment.held, assignment.good) else { return false };
-        // What runs while nothing of this was touched is not thrown away for it: it may be newer, and prove itself yet. Nor is
-        // undone what somebody did to it.
+        let policy = self.policy_held(id);
+        // What runs while nothing of this was touched is not thrown away for it: it may be newer, and prove itself yet, unless it
+        // is down and was tried often enough. Nor is undone what somebody did to it.
         let is_left = |here: &Assignment| self.schedule.leaves_drift && here.is_left();
-        let stays_good = |here: &Assignment| here.held == Some(good) && !is_left(here);
+        let is_down = |here: &Assignment| {
+            here.state == State::Failed && (here.next_try.is_none() || here.strikes >= policy.attempts)
+        };
+        let leads_on = |here: &Assignment| (here.held == Some(good) || is_down(here)) && !is_left(here);
         // Where something newer may begin, that is the way.
-        self.policy_held(id).when == When::OnFailedUpdate
+        policy.when == When::OnFailedUpdate
             && assignment.on_aim()
             && good != held
-            && assignment.beneath().is_none_or(stays_good)
+            && assignment.beneath().is_none_or(leads_on)
             && matches!(self.readings.get(&good), Some(Ok(_)))
     }
 

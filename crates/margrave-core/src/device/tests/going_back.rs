@@ -643,6 +643,48 @@ fn live_unprepared(world: &mut World, time: Duration, code: FailureCode) -> u32 
     tries
 }
 
+/// What is down and came to its end, by a policy of its own, is nothing to keep for an update that says otherwise.
+#[test]
+fn an_update_that_cannot_be_used_here_leads_back_over_one_that_is_down_for_good() {
+    let never = |binding| Rollback { when: When::Never, attempts: 1, binding, health_grace: None };
+    for (down, refused) in [(never(true), false), (never(false), false), (never(true), true)] {
+        let (mut world, old, _) = failing_update(down);
+        live_for(&mut world, Duration::from_secs(600));
+        assert!(world.told(1).ends_with("FAILED"), "{}", world.told(1));
+        let next = workload(1, &["db", "web"], "c");
+        world.publish(vec![next.clone()]);
+        if refused {
+            live_refusing(&mut world, Duration::from_secs(3600));
+        } else {
+            // Of what was good everything is here.
+            let unsound = World::fingerprints(&next);
+            let end = world.now.after(Duration::from_secs(3600));
+            while world.now < end {
+                while let Some(action) = world.device.next(&world.settings, world.now) {
+                    world.absorb(Event::Began(action.clone()));
+                    let event = match &action {
+                        Action::Prefetch(order) if unsound.contains(&order.fingerprint()) => {
+                            action.undone("not what was promised", FailureCode::ArchiveInvalid)
+                        }
+                        _ => world.perform(action),
+                    };
+                    world.absorb(event);
+                }
+                world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+            }
+        }
+        let assignment = &world.device.assignments()[&id(1)];
+        if refused {
+            // Nobody can read what it says; what is here says that it is not gone back from.
+            assert_eq!((assignment.state, assignment.gave_up()), (State::Failed, None));
+            continue;
+        }
+        assert!(world.told(1).ends_with("FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
+        assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+        assert_eq!(assignment.gave_up().unwrap().document, document(&next).digest());
+    }
+}
+
 /// That an archive is not sound is for ever where it is new. Of one that ran well it is only what somebody said in a bad moment.
 #[test]
 fn what_was_good_is_mended_for_as_long_as_it_takes_whatever_is_said_of_its_archive() {

@@ -218,7 +218,7 @@ pub(super) fn health(
 }
 
 /// Whether the engine brought it back so lately. A clock that was set back since then tells nothing.
-fn brought_back_within(container: &Container, time: Duration, now: Timestamp) -> bool {
+pub(super) fn brought_back_within(container: &Container, time: Duration, now: Timestamp) -> bool {
     let up = || Duration::try_from(now.duration_since(container.started_at.parse().ok()?)).ok();
     container.restart_count > 0 && up().is_some_and(|up| up < time)
 }

@@ -17,6 +17,8 @@ use super::container::{Container, LABEL_PROJECT};
 use super::engine::Engine;
 use super::health::{self, Condition};
 use super::project::{ProjectDirectory, ProjectName};
+use super::restarts::LOOP_WITHIN;
+use super::written::Written;
 
 /// A program's reason is in its last lines. More would be a log, which is the engine's to keep.
 const LINES_MAX: usize = 20;
@@ -46,7 +48,7 @@ impl ComposeRuntime {
     ) {
         let Ok(containers) = engine.containers(&[(LABEL_PROJECT, project.as_str())]).await else { return };
         let rank_max = if only_down { 1 } else { 2 };
-        let Some(container) = failing(&containers, rank_max) else { return };
+        let Some(container) = failing(&containers, rank_max, Timestamp::now()) else { return };
         let said = match engine.last_lines(&container.id, LINES_MAX).await {
             Ok(said) => tail(&unframed(&said)),
             Err(error) => {
@@ -76,18 +78,24 @@ impl ComposeRuntime {
         if others.iter().filter_map(ProjectDirectory::record).any(|record| record.assignment == of) {
             return Ok(());
         }
-        match std::fs::remove_file(file_in(&self.settings.data, of)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        let file = file_in(&self.settings.data, of);
+        // Also what a power cut left half-written.
+        for file in [Written::unfinished(&file), file] {
+            match std::fs::remove_file(file) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        Ok(())
     }
 }
 
-/// The container to listen to: one that failed, before one that had to be brought back, before one that does not come up.
-fn failing(containers: &[Container], rank_max: u8) -> Option<&Container> {
+/// The container to listen to: one that failed, before one that was brought back just now, before one that does not come up.
+fn failing(containers: &[Container], rank_max: u8, now: Timestamp) -> Option<&Container> {
     let rank = |container: &Container| match health::condition(container) {
         Condition::Failed(_) | Condition::Restarting(_) => Some(0),
-        Condition::Running { .. } if container.restart_count > 0 => Some(1),
+        // One restart after a night is nothing.
+        Condition::Running { .. } if health::brought_back_within(container, LOOP_WITHIN, now) => Some(1),
         Condition::Starting(_) => Some(2),
         Condition::Running { .. } | Condition::Ended => None,
     };
@@ -164,17 +172,24 @@ mod tests {
 
     #[test]
     fn what_failed_is_listened_to_and_what_is_well_is_not() {
-        let of = |containers: &[Container]| failing(containers, 2).map(|c| c.service.clone());
+        let now: Timestamp = "2026-11-18T12:00:00Z".parse().unwrap();
+        let of = |containers: &[Container]| failing(containers, 2, now).map(|c| c.service.clone());
         let (well, down) = (
             container("db", Status::Running),
             Container { exit_code: 7, ..container("web", Status::Exited) },
         );
-        let back = Container { restart_count: 2, ..container("job", Status::Running) };
+        let back = Container {
+            restart_count: 2,
+            started_at: "2026-11-18T11:58:00.123456789Z".into(),
+            ..container("job", Status::Running)
+        };
         assert_eq!(of(&[well.clone(), back.clone(), down]).as_deref(), Some("web"));
-        assert_eq!(of(&[well.clone(), back]).as_deref(), Some("job"));
+        assert_eq!(of(&[well.clone(), back.clone()]).as_deref(), Some("job"));
         assert_eq!(of(&[well]), None);
+        let long_ago = Container { started_at: "2026-11-18T04:00:00.123456789Z".into(), ..back };
+        assert_eq!(of(&[long_ago]), None, "it was brought back, and has run for hours since");
         let slow = [container("web", Status::Created)];
-        assert!(of(&slow).is_some() && failing(&slow, 1).is_none());
+        assert!(of(&slow).is_some() && failing(&slow, 1, now).is_none());
     }
 
     #[tokio::test]
@@ -215,8 +230,9 @@ mod tests {
         assert!(kept.ends_with(":\nreading /etc/web.conf\nno such file\n"), "{kept}");
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+        std::fs::write(Written::unfinished(&file), b"half").unwrap();
         runtime.forget_last_output(assignment).unwrap();
-        assert!(!file.exists());
+        assert_eq!(std::fs::read_dir(file.parent().unwrap()).unwrap().count(), 0);
         runtime.forget_last_output(assignment).unwrap();
     }
 }

@@ -33,12 +33,17 @@ impl Written {
         Ok(())
     }
 
+    /// Where a file is written before it takes its place; a power cut may leave it there.
+    pub(super) fn unfinished(path: &Path) -> PathBuf {
+        let mut unfinished = path.as_os_str().to_owned();
+        unfinished.push(".new");
+        PathBuf::from(unfinished)
+    }
+
     /// Writes a file so that after a power cut it is the old one or the new one, never half of either.
     pub(super) fn durably(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let parent = path.parent().unwrap_or(Path::new("."));
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".new");
-        let unfinished = PathBuf::from(unfinished);
+        let unfinished = Written::unfinished(path);
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
         self.add(bytes.len() as u64);

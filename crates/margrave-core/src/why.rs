@@ -301,8 +301,8 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
             "Install a container engine and Compose v2 on the device, or start them if they are there.",
         ),
         FailureCode::RuntimeUnreachable => (
-            "The engine is installed but did not answer.",
-            "Start the container engine on the device, and let the agent use its socket.",
+            "The container engine did not answer, or the device had not enough memory to work with it.",
+            "Do what the reason asks for: start the container engine on the device and let the agent use its socket, or free memory there.",
         ),
         FailureCode::PullFailed => (
             "The component or an image could not be fetched, and trying again may help.",
@@ -339,7 +339,10 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
             "It took longer than the component's timeout.",
             "Give the component a longer timeout, or find out what it waits for.",
         ),
-        FailureCode::DiskFull => ("The device's disk is full.", "Free some space on the device's disk."),
+        FailureCode::DiskFull => (
+            "The device's disk is full, or cannot be written.",
+            "Free some space on the device's disk. Where there is space, it cannot be written: look at the disk itself.",
+        ),
         FailureCode::RemoveFailed => (
             "Containers, networks or volumes could not be removed.",
             "Remove the containers on the device by hand.",

@@ -124,6 +124,9 @@ pub struct Accepted {
     pub body: Digest,
     pub bundle: Option<Blob>,
     pub entries: Vec<Entry>,
+    /// What the server waited to hear is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaving: Vec<AssignmentId>,
 }
 
 /// What to do with a manifest that arrived.
@@ -178,7 +181,7 @@ mod tests {
     }
 
     fn accepted(version: u64, body: &[u8]) -> Accepted {
-        Accepted { version, body: Digest::of(body), bundle: None, entries: vec![] }
+        Accepted { version, body: Digest::of(body), bundle: None, entries: vec![], leaving: vec![] }
     }
 
     #[test]
@@ -220,7 +223,7 @@ mod tests {
                 match judge(held.as_ref(), &got, body) {
                     Verdict::Newer => {
                         prop_assert!(version > before);
-                        held = Some(Accepted { version, body, bundle: None, entries: vec![] });
+                        held = Some(Accepted { version, body, bundle: None, entries: vec![], leaving: vec![] });
                     }
                     Verdict::Unchanged => prop_assert_eq!(version, before),
                     Verdict::Refused(_) => prop_assert!(version < before),

@@ -38,22 +38,18 @@ impl Report {
             && *detail == before.detail
     }
 
-    /// Whether it says nothing but that the engine brought something back another number of times since `before`: no step in
-    /// anybody's life.
-    pub fn only_counts(&self, before: &Report) -> bool {
+    /// Whether it is no step in anybody's life since `before`: the same is said once more, or only that the engine brought
+    /// something back another number of times.
+    pub fn is_no_step(&self, before: &Report) -> bool {
         let (Some(detail), Some(detail_before)) = (&self.detail, &before.detail) else { return false };
-        let told = |report: &Report| report.components.iter().map(|of| of.restarts).collect::<Vec<_>>();
-        let otherwise_the_same = || {
-            let mut same = self.clone();
-            same.signed_at = before.signed_at;
-            same.detail =
-                Some(Detail { sequence: detail_before.sequence, at: detail_before.at, ..detail.clone() });
-            for (component, before) in same.components.iter_mut().zip(&before.components) {
-                component.restarts = before.restarts;
-            }
-            same == *before
-        };
-        told(self) != told(before) && otherwise_the_same()
+        let mut same = self.clone();
+        same.signed_at = before.signed_at;
+        same.detail =
+            Some(Detail { sequence: detail_before.sequence, at: detail_before.at, ..detail.clone() });
+        for (component, before) in same.components.iter_mut().zip(&before.components) {
+            component.restarts = before.restarts;
+        }
+        same == *before
     }
 
     /// How often everything of it was brought back.
@@ -174,7 +170,7 @@ pub enum FailureCode {
     NotEligible,
     /// No container engine or Compose v2 for this kind of profile on this device.
     RuntimeMissing,
-    /// The engine is installed but did not answer.
+    /// The engine did not answer, or there was not enough memory to work with it.
     RuntimeUnreachable,
     /// The component or an image could not be fetched, and trying again may help.
     PullFailed,
@@ -192,7 +188,7 @@ pub enum FailureCode {
     Unhealthy,
     /// It took longer than the component's timeout.
     Timeout,
-    /// The device's disk is full.
+    /// The device's disk is full, or cannot be written.
     DiskFull,
     /// Containers, networks or volumes could not be removed.
     RemoveFailed,

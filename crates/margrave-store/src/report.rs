@@ -188,10 +188,12 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
     }
     let state = reported_state(picture.observed.as_ref(), report);
     let late = picture.aim.is_late(picture.observed.as_ref(), report);
-    let counts = picture.observed.as_ref().filter(|before| report.only_counts(&before.report));
-    let restarts_before = counts.map(|before| before.report.restarts());
-    // The history is of steps; a count that grows for weeks would push them out of it.
-    if late || restarts_before.is_none() {
+    let same = picture.observed.as_ref().filter(|before| report.is_no_step(&before.report));
+    let restarts_before = same.map(|before| before.report.restarts());
+    // That what is gone is not there is no step either.
+    let is_known_gone = picture.aim.archived && state == State::Deleted;
+    // The history is of steps; a count that grows for weeks would push them out of it, and so would what is said every day.
+    if !is_known_gone && (late || restarts_before.is_none()) {
         append(tx.sql, told, state, now, late)?;
     }
     if late {

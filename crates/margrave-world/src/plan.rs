@@ -164,6 +164,11 @@ impl Plan {
             weather: weather.name,
         }
     }
+
+    /// Whether the server is to be restored without being told so.
+    pub(crate) fn goes_back_unsaid(&self) -> bool {
+        self.incidents.iter().any(|(.., incident)| matches!(incident, Incident::Restore(_, false)))
+    }
 }
 
 fn moments(dice: &mut Dice, life: Duration, least: usize, most: usize) -> Vec<Duration> {

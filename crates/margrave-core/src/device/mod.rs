@@ -23,6 +23,7 @@ mod outbox;
 mod patience;
 mod removal;
 mod restarts;
+mod retelling;
 mod upstream;
 mod verify;
 mod waiting;
@@ -61,6 +62,8 @@ pub struct Settings {
     pub poll_wait: Duration,
     /// The longest pause after failures to reach the server.
     pub poll_backoff_max: Duration,
+    /// How often the server is told where everything stands although nothing happened.
+    pub retell_every: Duration,
     /// Between two looks at what runs.
     pub observe_every: Duration,
     /// How long something may be down, drifted or unhealthy before it counts as failed. A deployment's own policy may give
@@ -96,6 +99,8 @@ impl Settings {
             // As long as a server likes; it answers earlier when it does not like to.
             poll_wait: Duration::from_secs(300),
             poll_backoff_max: Duration::from_secs(300),
+            // A server that forgot something is rare, and every telling is a write to flash.
+            retell_every: Duration::from_secs(24 * 3600),
             observe_every: Duration::from_secs(15),
             health_grace: Duration::from_secs(10),
             // Most of what does not survive its start does not survive its first minute.
@@ -228,6 +233,7 @@ impl Device {
         self.tick += 1;
         if self.tick == 1 {
             self.upstream.dice = roll.clamp(0.0, 1.0);
+            self.await_retelling(settings, now, roll);
         }
         match self.hushed(event) {
             Event::Began(action) => self.began(settings, now, action),

@@ -57,6 +57,10 @@ pub(super) struct Upstream {
     /// Documents that the disk lost were asked for and did not come: what is wanted now is asked first.
     lost_in_vain: bool,
 
+    /// When to say once more where everything stands, and what that was said of last.
+    pub(super) retell: Pause,
+    pub(super) retold: Option<AssignmentId>,
+
     /// The server asked for quiet until then.
     quiet_until: Moment,
     trouble: Option<String>,
@@ -328,18 +332,10 @@ impl Device {
         let lasted = self.upstream.asked.take().map(|(began, wait)| (now.since(began), wait));
         let first = !std::mem::replace(&mut self.upstream.heard, true);
         match outcome {
-            Polled::Unchanged { held_open } => {
-                self.upstream.disputed = false;
-                let pause = self.pause(settings, first, held_open, lasted);
-                self.upstream.ask.succeeded(now, spread(pause, roll));
-            }
+            Polled::Unchanged { held_open } => self.unchanged(settings, now, roll, first, held_open, lasted),
             Polled::Manifest { manifest, body, held_open } => {
                 match manifest::judge(self.accepted_here(), &manifest, body) {
-                    Verdict::Unchanged => {
-                        self.upstream.disputed = false;
-                        let pause = self.pause(settings, first, held_open, lasted);
-                        self.upstream.ask.succeeded(now, spread(pause, roll));
-                    }
+                    Verdict::Unchanged => self.unchanged(settings, now, roll, first, held_open, lasted),
                     Verdict::Newer => {
                         self.upstream.staged = Some((manifest, body));
                         self.upstream.ask.succeeded(now, Duration::ZERO);
@@ -355,6 +351,22 @@ impl Device {
                 }
             }
         }
+    }
+
+    /// The server answered that what this device has is the newest.
+    fn unchanged(
+        &mut self,
+        settings: &Settings,
+        now: Moment,
+        roll: f64,
+        first: bool,
+        held_open: bool,
+        lasted: Option<(Duration, Duration)>,
+    ) {
+        self.upstream.disputed = false;
+        let pause = self.pause(settings, first, held_open, lasted);
+        self.upstream.ask.succeeded(now, spread(pause, roll));
+        self.retell(settings, now, roll);
     }
 
     /// Tells a server that shows an older past than the one this device lives in what is held here: it was restored from

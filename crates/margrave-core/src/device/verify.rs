@@ -44,6 +44,7 @@ impl Verified {
             body: self.body,
             bundle: self.manifest.bundle(),
             entries: self.manifest.entries().to_vec(),
+            leaving: self.manifest.leaving().to_vec(),
         }
     }
 }

@@ -6,9 +6,8 @@ use margrave_core::device::{Assignment, Health, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::lifecycle::State;
-use margrave_core::observed::{Observed, Verdict};
+use margrave_core::observed::Verdict;
 use margrave_core::report::FailureCode;
-use margrave_store::AssignmentRecord;
 use margrave_wire::g2;
 
 use super::shell::short;
@@ -186,11 +185,6 @@ impl World {
             let newest = newest(machine, id);
             let observed = record.observed.as_ref();
             let detail = observed.and_then(|observed| observed.report.detail.as_ref());
-            // Nobody says again what was heard once, and a server that was restored does not know what it has forgotten.
-            let forgotten = machine.memory.said_before;
-            if forgotten > 0 && newest.is_none_or(|newest| newest <= forgotten) {
-                continue;
-            }
             if detail.map(|detail| detail.sequence) != newest {
                 let shown = detail.map(|detail| (detail.sequence, detail.state));
                 let what = format!("{}: newest is #{newest:?}, the server shows {shown:?}", short(id));
@@ -209,19 +203,7 @@ impl World {
                 return fails(Check::ServerAgrees, what);
             }
         }
-        // What a device said in a past that the server has lost, it does not say again; and one that has nothing any more has
-        // nothing to say by which the server could learn that it lost something.
-        let has_nothing = machine.device.assignments().is_empty();
-        let forgotten = |record: &AssignmentRecord| {
-            let goes = |observed: &Observed| {
-                let detail = observed.report.detail.as_ref();
-                observed.state == State::Deleting || detail.is_some_and(|detail| detail.waiting.is_some())
-            };
-            self.unknowing && (has_nothing || record.observed.as_ref().is_some_and(goes))
-        };
-        let lost = records
-            .iter()
-            .find(|record| !machine.device.assignments().contains_key(&record.id) && !forgotten(record));
+        let lost = records.iter().find(|record| !machine.device.assignments().contains_key(&record.id));
         match lost {
             Some(record) => {
                 let what = format!(

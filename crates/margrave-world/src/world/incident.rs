@@ -121,9 +121,6 @@ impl World {
                     self.restore = true;
                     self.carefully.clear();
                     self.unknowing = !knowingly;
-                    for machine in &mut self.machines {
-                        machine.memory.said_before = if knowingly { 0 } else { machine.memory.sequence };
-                    }
                     self.after(time, Happening::ServerUp);
                 }
             }

@@ -63,8 +63,6 @@ pub(crate) struct Memory {
     pub(crate) polls: u64,
     /// How many it had answered when the newest manifest was accepted.
     pub(crate) polls_to_accept: u64,
-    /// What was said up to here may have been heard by a server that has forgotten it.
-    pub(crate) said_before: u64,
     /// The documents whose containers were begun with, in their order, by assignment.
     pub(crate) begun: BTreeMap<AssignmentId, Vec<Digest>>,
     /// The fingerprints of everything that was fetched.

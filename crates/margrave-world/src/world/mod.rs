@@ -54,6 +54,9 @@ const REST_WITHIN_SCHEDULED: Duration = Duration::from_secs(16 * 3600);
 const LOOK_CLOSELY_FOR: Duration = Duration::from_secs(1200);
 const LOOK_LATER_EVERY: Duration = Duration::from_secs(300);
 const OBSERVE_LATER_EVERY: Duration = Duration::from_secs(600);
+/// How often devices say where they stand where the server is set back without a word. Elsewhere they do so as seldom as real ones,
+/// so that nothing is told twice which must not be lost once.
+const RETELL_EVERY: Duration = Duration::from_secs(40 * 60);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 const SWEEP_LATER_EVERY: Duration = Duration::from_secs(900);
 
@@ -189,6 +192,9 @@ impl World {
             let mut machine = Machine::new(at, scratch.path(), plan.patient[at])?;
             machine.own.is_dated = plan.dated[at];
             machine.settings.overrides.schedule = sabotage == Some(Sabotage::ChangesAnyway);
+            if plan.goes_back_unsaid() {
+                machine.settings.retell_every = RETELL_EVERY;
+            }
             machines.push(machine);
         }
         Ok(World {

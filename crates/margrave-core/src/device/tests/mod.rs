@@ -15,6 +15,7 @@ mod overtaken;
 mod removal;
 mod restarting;
 mod restarts;
+mod retelling;
 mod untaken;
 mod waiting;
 
@@ -109,6 +110,8 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut settings = Settings::new("line-1".parse().unwrap());
         settings.poll_wait = Duration::ZERO;
+        // Not within any life here: what is said should have a cause (`retelling.rs` looks at what has none).
+        settings.retell_every = Duration::from_secs(100 * 365 * 24 * 3600);
         let mut world = World {
             settings,
             now: Moment(1_800_000_000_000),
@@ -464,7 +467,10 @@ fn a_component_that_an_update_drops_is_removed_also_after_a_crash() {
     let mut world = World::new(9);
     world.publish(vec![workload(1, &["db", "web"], "a")]);
     world.run_until_converged();
-    world.publish(vec![workload(1, &["web"], "a")]);
+    let mut next = workload(1, &["web"], "a");
+    // So much goes wrong here that going back would come to its end.
+    next.hints.rollback.when = crate::rollback::When::Never;
+    world.publish(vec![next]);
     world.faults = 0.3;
     for _ in 0..100 {
         world.step();

@@ -1,0 +1,65 @@
+//! Where everything stands, said once more now and then although nothing happened. A server that was set back to an earlier day
+//! without being told, or has lost what it heard, learns it so without anybody's help.
+//!
+//! Nothing waits for this: it is said when the server has just answered that nothing changed, and nothing else is to be said.
+
+use std::time::Duration;
+
+use crate::id::AssignmentId;
+use crate::moment::Moment;
+
+use super::patience::spread;
+use super::{Device, Settings};
+
+/// How many assignments are spoken of at a time. Each is written down before it is sent, and flash wears out: a device that has more
+/// speaks of the others the next times.
+const TOLD_AT_ONCE: usize = 16;
+/// So many times as seldom where bytes are dear.
+const SELDOM: u32 = 7;
+
+impl Device {
+    /// A process begins: nobody knows how long ago the last time was, and a fleet that lost its power comes back together.
+    pub(super) fn await_retelling(&mut self, settings: &Settings, now: Moment, roll: f64) {
+        let every = self.retell_every(settings);
+        self.upstream.retell.succeeded(now, every.mul_f64(roll.clamp(0.0, 1.0)));
+    }
+
+    fn retell_every(&self, settings: &Settings) -> Duration {
+        if self.saves() { settings.retell_every.saturating_mul(SELDOM) } else { settings.retell_every }
+    }
+
+    /// The server said that nothing changed.
+    pub(super) fn retell(&mut self, settings: &Settings, now: Moment, roll: f64) {
+        if !self.upstream.retell.due(now) || !self.outbox.is_empty() {
+            return;
+        }
+        let every = self.retell_every(settings);
+        let until = self.upstream.retell.until;
+        if now < until || now.since(until) > every {
+            // Its clock was set, or it was away. So may many others have been.
+            return self.await_retelling(settings, now, roll);
+        }
+        self.upstream.retell.succeeded(now, spread(every, roll));
+        let Some((version, leaving)) =
+            self.accepted.as_ref().map(|held| (held.version, held.leaving.clone()))
+        else {
+            return;
+        };
+        // What the server waited to hear is gone, by the manifest that both have.
+        let absent = leaving.into_iter().filter(|id| !self.assignments.contains_key(id));
+        let mut all: Vec<AssignmentId> = self.assignments.keys().copied().chain(absent).collect();
+        all.sort();
+        let first = match self.upstream.retold {
+            Some(last) => all.partition_point(|id| *id <= last),
+            None => (roll.clamp(0.0, 1.0) * all.len() as f64) as usize,
+        };
+        let count = all.len().min(TOLD_AT_ONCE);
+        for id in all.iter().cycle().skip(first).take(count).copied() {
+            self.upstream.retold = Some(id);
+            match self.assignments.contains_key(&id) {
+                true => self.report(settings, id, now),
+                false => self.report_absence(settings, id, version, now),
+            }
+        }
+    }
+}

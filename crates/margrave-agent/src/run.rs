@@ -77,6 +77,9 @@ pub enum RunError {
 
 /// How often to look for an engine that is not there: often enough for a technician who has just installed it.
 const LOOK_FOR_RUNTIME_EVERY: Duration = Duration::from_secs(15);
+/// Who only asks whether an agent runs here is gone sooner than that; another agent is not.
+const LOCK_TRIES: u32 = 20;
+const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// Where Linux says which life of the machine this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Never sleep longer than this: clocks jump, and a device must notice.
@@ -279,11 +282,15 @@ pub(crate) fn lock(data: &std::path::Path) -> Result<File, RunError> {
     let path = data.join("lock");
     let file = File::options().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|error| RunError::Lock(path.clone(), error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(RunError::Busy(data.to_owned())),
-        Err(std::fs::TryLockError::Error(error)) => Err(RunError::Lock(path, error)),
+    for _ in 0..LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            // Whoever asks whether an agent runs here has it for a moment, too.
+            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_AGAIN_AFTER),
+            Err(std::fs::TryLockError::Error(error)) => return Err(RunError::Lock(path, error)),
+        }
     }
+    Err(RunError::Busy(data.to_owned()))
 }
 
 /// What this device is, as it tells the server and as documents are held against.

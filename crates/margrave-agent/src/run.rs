@@ -465,7 +465,7 @@ impl Agent {
     fn take_in(&mut self, event: Event) {
         let event = match event {
             Event::Fetched(Ok(delivery)) => match self.keep(&delivery) {
-                Ok(()) => Event::Fetched(Ok(delivery)),
+                Ok(()) => Event::Fetched(Ok(self.judged_before(delivery))),
                 Err(error) => {
                     tracing::error!(%error, "documents could not be kept");
                     Event::Fetched(Err(Trouble::passing(error.to_string())))
@@ -495,6 +495,19 @@ impl Agent {
             // action that is safe to repeat.
             tracing::error!(%error, "a fact could not be written down yet");
         }
+    }
+
+    /// What is in force and was lost on the disk was judged when it came first, as at a start.
+    fn judged_before(&self, delivery: Delivery) -> Delivery {
+        let kept = self.device.kept();
+        let read = |(document, reading): (Document, Reading)| match kept.get(&document.digest()) {
+            Some((id, true)) => {
+                let reading = reading.or_else(|_| self.own.understand(*id, &document));
+                (document, reading)
+            }
+            _ => (document, reading),
+        };
+        delivery.into_iter().map(read).collect()
     }
 
     fn keep(&mut self, delivery: &Delivery) -> Result<(), LedgerError> {

@@ -59,6 +59,9 @@ pub struct Assignment {
     /// How often the device went down in the middle of that.
     #[serde(default)]
     pub falls: u32,
+    /// It went down, and nothing failed since: what does so next failed for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fell: bool,
     /// How often it got sick without having been well for long.
     #[serde(default)]
     pub relapses: u32,
@@ -178,6 +181,7 @@ impl Assignment {
             begun: false,
             applying: false,
             falls: 0,
+            fell: false,
             relapses: 0,
             next_try: None,
             failure: None,
@@ -273,6 +277,7 @@ impl Assignment {
             self.attempt = 0;
             self.strikes = 0;
             self.falls = 0;
+            self.fell = false;
             self.relapses = 0;
             // What is here was begun with, whatever was wanted in between.
             self.touched = here.as_ref().is_some_and(|here| here.held == Some(document));

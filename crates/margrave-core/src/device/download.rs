@@ -157,10 +157,14 @@ impl Device {
             }
             return;
         };
-        let Assignment { state, strikes, .. } = self.assignments[&id];
-        // Something was touched in an earlier try: this one did not help either. Nor does it lead anywhere where what is gone
-        // back to cannot be made use of, and everything of it is here: that must not go on for ever.
-        let counts = strikes > 0 || state == State::RollingBack && !failure.code.is_pull();
+        let Assignment { state, strikes, touched, .. } = self.assignments[&id];
+        // Something was touched in an earlier try, or before the device was started again: this one did not help either. Nor does
+        // it lead anywhere where what is gone back to cannot be made use of, and everything of it is here: that must not go on
+        // for ever.
+        let counts = match state {
+            State::RollingBack => strikes > 0 || !failure.code.is_pull(),
+            _ => strikes > 0 || touched,
+        };
         match counts {
             true => self.strike(settings, id, failure.of(component), now, roll),
             false => self.fail(settings, id, failure.of(component), now, roll),

@@ -27,10 +27,13 @@ impl Device {
     ) {
         let leads_back = self.leads_back(id);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
-        // Containers are only touched once everything is here, so what cannot be fetched was not touched either. Where there is
-        // nothing to go back to, a registry that is away is waited for.
-        let untouched = failure.code.is_pull() && (assignment.strikes == 0 || !leads_back);
-        assignment.strikes += u32::from(failure.code.blames_the_update() && !untouched);
+        // Where nothing was touched, nothing is lost by waiting; nor where there is nothing to go back to, or what that needs has to
+        // come from a registry that is away.
+        let touched = assignment.strikes > 0 || assignment.touched && assignment.state != State::RollingBack;
+        let waits = failure.code.is_pull() && !(touched && leads_back);
+        // A power cut is nobody's fault, and it is counted by itself how often there was one.
+        let counts = failure.code.blames_the_update() && !waits && !std::mem::take(&mut assignment.fell);
+        assignment.strikes += u32::from(counts);
         self.fail(settings, id, failure, now, roll);
     }
 
@@ -106,12 +109,17 @@ impl Device {
         let (Some(held), Some(good)) = (assignment.held, assignment.good) else { return false };
         let policy = self.policy_held(id);
         // What runs while nothing of this was touched is not thrown away for it: it may be newer, and prove itself yet, unless it
-        // is down and was tried often enough. Nor is undone what somebody did to it.
+        // is down and was tried often enough, by its own policy or by this one. Nor is undone what somebody did to it.
         let is_left = |here: &Assignment| self.schedule.leaves_drift && here.is_left();
         let is_down = |here: &Assignment| {
-            here.state == State::Failed && (here.next_try.is_none() || here.strikes >= policy.attempts)
+            let own = here.held.and_then(|held| self.policy(&held));
+            let is_spent = own.is_some_and(|own| own.binding && here.strikes >= own.attempts);
+            here.state == State::Failed
+                && here.well.is_none()
+                && self.is_readable(here.held)
+                && (is_spent || here.strikes >= policy.attempts)
         };
-        let leads_on = |here: &Assignment| (here.held == Some(good) || is_down(here)) && !is_left(here);
+        let leads_on = |here: &Assignment| is_down(here) || (here.held == Some(good) && !is_left(here));
         // Where something newer may begin, that is the way.
         policy.when == When::OnFailedUpdate
             && assignment.on_aim()

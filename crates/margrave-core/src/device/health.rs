@@ -76,6 +76,7 @@ impl Device {
                     assignment.good = assignment.held;
                     assignment.strikes = 0;
                     assignment.falls = 0;
+                    assignment.fell = false;
                     if now.since(since) >= FORGIVEN_AFTER {
                         assignment.relapses = 0;
                     }

@@ -413,8 +413,10 @@ impl Device {
         }
         let mut state = assignment.state.reported();
         let mut failure = assignment.failure.as_ref();
-        // Also while something newer waits: until that is adopted, the report speaks of what was given up.
-        if let Some(given_up) = &assignment.given_up {
+        // Also while something newer waits: until that is adopted, the report speaks of what was given up. Of what goes it says how
+        // that goes.
+        let goes = matches!(assignment.state, State::Deleting | State::Deleted);
+        if let Some(given_up) = assignment.given_up.as_ref().filter(|_| !goes) {
             // What runs and that the update failed are both true. Any server understands the second, and it is the one
             // to act on; ours reads the first in the detail.
             failure = failure.or(Some(&given_up.failure));
@@ -446,7 +448,8 @@ impl Device {
                 at: now,
                 document: assignment.held.or(assignment.wanted),
                 attempt: assignment.attempt,
-                next_try: assignment.next_try,
+                // What nobody here can read is tried by another agent, and nobody knows when.
+                next_try: assignment.next_try.filter(|_| self.misread(assignment).is_none()),
                 reason: failure.map(|failure| failure.message.clone()),
                 waiting: assignment.waiting.clone(),
                 awaited: assignment.awaited,

@@ -336,6 +336,9 @@ impl Device {
             Polled::Manifest { manifest, body, held_open } => {
                 match manifest::judge(self.accepted_here(), &manifest, body) {
                     Verdict::Unchanged => self.unchanged(settings, now, roll, first, held_open, lasted),
+                    Verdict::Newer if let Some(why) = self.misplaced(&manifest) => {
+                        self.failed(|up| &mut up.ask, settings, now, roll, Trouble::passing(why));
+                    }
                     Verdict::Newer => {
                         self.upstream.staged = Some((manifest, body));
                         self.upstream.ask.succeeded(now, Duration::ZERO);
@@ -351,6 +354,18 @@ impl Device {
                 }
             }
         }
+    }
+
+    /// Why a manifest cannot be meant as it is: a document says itself which deployment it is of, so nobody lists it under another
+    /// one, nor twice.
+    fn misplaced(&self, manifest: &Manifest) -> Option<String> {
+        let mut of = BTreeMap::new();
+        manifest.entries().iter().find_map(|entry| {
+            let digest = entry.document.digest;
+            let known = self.readings.get(&digest).and_then(|reading| Some(reading.as_ref().ok()?.id));
+            let other = of.insert(digest, entry.id).or(known.filter(|known| *known != entry.id))?;
+            Some(format!("the manifest lists the document of deployment {other} as that of {}", entry.id))
+        })
     }
 
     /// The server answered that what this device has is the newest.
@@ -456,7 +471,14 @@ impl Device {
                     .into_iter()
                     .map(|(document, reading)| (document.clone(), (document.digest(), reading)))
                     .unzip();
-                self.readings.extend(readings);
+                for (digest, reading) in readings {
+                    // What comes along with something new was judged when it came; what this device has become since is no
+                    // reason to leave what runs to itself.
+                    let is_known = matches!(self.readings.get(&digest), Some(Ok(_)));
+                    if !is_known || reading.is_ok() {
+                        self.readings.insert(digest, reading);
+                    }
+                }
                 self.upstream.ask.succeeded(now, Duration::ZERO);
                 let complete = match self.upstream.staged {
                     Some(_) => self.adopt_staged(settings, now, &documents),
@@ -672,10 +694,11 @@ impl Device {
         for id in &unmoved {
             self.report(settings, *id, now);
         }
-        if skipped && !moved {
-            // So may it have forgotten what it was told: it was restored from a backup.
-            let others = self.assignments.keys().filter(|id| !unmoved.contains(id));
-            for id in others.copied().collect::<Vec<_>>() {
+        if skipped {
+            // So may it have forgotten what it was told: it was restored from a backup. Another server never heard any of it.
+            let is_its = |assignment: &Assignment| !moved || assignment.wanted.is_some();
+            let others = self.assignments.iter().filter(|(id, of)| !unmoved.contains(id) && is_its(of));
+            for id in others.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.report(settings, id, now);
             }
         }

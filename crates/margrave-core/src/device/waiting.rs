@@ -210,7 +210,10 @@ impl Device {
             // What was begun is finished first, also while what is to come cannot be had.
             State::Installing | State::Updating | State::RollingBack if !is_here => {
                 let barred = || self.barred_from(settings, &goal, now).or_else(unreachable).or_else(coming);
-                let begun = assignment.is_touched().then(barred).flatten();
+                // What was good is begun with anew, unless it is what is here.
+                let here = assignment.beneath().and_then(|here| here.held);
+                let is_anew = assignment.good == Some(goal) && here.is_some_and(|here| here != goal);
+                let begun = (assignment.is_touched() || is_anew).then(barred).flatten();
                 begun.or_else(lost)
             }
             _ => None,

@@ -12,7 +12,7 @@ use crate::schedule::Gate;
 use super::blind::Sight;
 use super::download::Download;
 use super::waiting::Waiting;
-use super::{Action, Assignment, Device, Observation, Order, Settings};
+use super::{Action, Assignment, Device, Observation, Order, Progress, Settings};
 
 /// Impressions of the runtime; a restart looks again.
 #[derive(Debug, Clone, Default)]
@@ -254,6 +254,11 @@ impl Device {
         }
         // What only the failed update had may hold what the good one needs.
         let clears_first = assignment.state == State::RollingBack;
+        // What that is may be known by sight alone, and a look that does not succeed is not waited for.
+        let is_looking = self.work.seen_at.is_none() && self.work.observe_failures == 0;
+        if clears_first && is_looking {
+            return Step::Rest;
+        }
         if clears_first && let Some(component) = self.leftovers(id, assignment).pop() {
             let aside = awaits_newer(assignment);
             return Step::Do(Box::new(Action::Remove { assignment: id, component, aside }));
@@ -403,7 +408,18 @@ impl Device {
         let fall = |assignment: &mut Assignment| {
             let applied = std::mem::take(&mut assignment.applying);
             let unproven = assignment.state == State::Installed && assignment.good != assignment.held;
+            let is_under_way =
+                matches!(assignment.state, State::Installing | State::Updating | State::RollingBack);
             assignment.falls += u32::from((applied || unproven) && went_down);
+            if !went_down {
+                return;
+            }
+            assignment.fell = is_under_way || assignment.state == State::Installed;
+            if is_under_way {
+                // What was up need not have come back with the machine; applied once more it is left as it is, or started.
+                let done = |progress: &&mut Progress| progress.state == Reported::Installed;
+                assignment.components.iter_mut().filter(done).for_each(|p| p.state = Reported::Pending);
+            }
         };
         for assignment in self.assignments.values_mut() {
             fall(assignment);
@@ -578,7 +594,7 @@ impl Device {
             State::Failed
                 if assignment.next_try.is_some()
                     && let Some(failure) = self.misread(assignment)
-                    && assignment.failure.as_ref() != Some(&failure) =>
+                    && (assignment.failure.as_ref() != Some(&failure) || self.has_way_back(id)) =>
             {
                 if self.has_way_back(id) {
                     return self.go_back(settings, id, failure, now);
@@ -711,6 +727,7 @@ impl Device {
             assignment.strikes = if is_counted { assignment.strikes } else { 0 };
             assignment.falls = 0;
         }
+        assignment.fell = false;
         assignment.attempt = 0;
         assignment.failure = None;
         assignment.next_try = None;
@@ -732,7 +749,7 @@ impl Device {
     }
 
     /// Why nobody can work with what is worked on, though it is here.
-    fn misread(&self, assignment: &Assignment) -> Option<Failure> {
+    pub(super) fn misread(&self, assignment: &Assignment) -> Option<Failure> {
         let held = assignment.held.filter(|_| assignment.on_aim())?;
         self.readings.get(&held)?.as_ref().err().cloned()
     }

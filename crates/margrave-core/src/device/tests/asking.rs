@@ -516,3 +516,37 @@ fn a_report_that_no_server_takes_keeps_no_other_back_for_ever() {
     world.absorb(Event::Sent { sequence: second, result: Ok(()) });
     world.run_until_converged();
 }
+
+/// A document says itself which deployment it is of.
+#[test]
+fn a_manifest_that_lists_a_document_under_another_deployment_is_refused_and_nothing_is_touched() {
+    let entry = |n: u8, of: &Workload| Entry {
+        id: id(n),
+        document: Blob { digest: document(of).digest(), size: Some(100) },
+    };
+    let (one, new) = (workload(1, &["web"], "a"), workload(2, &["web"], "a"));
+    let bundle = Some(Blob { digest: Digest::of(b"bundle"), size: Some(150) });
+    // One that is here, and one that nobody has seen yet.
+    for entries in
+        [vec![entry(1, &one), entry(2, &one)], vec![entry(2, &one)], vec![entry(2, &new), entry(3, &new)]]
+    {
+        let mut world = World::new(1);
+        world.publish(vec![one.clone()]);
+        world.run_until_converged();
+        world.store.insert(document(&new).digest(), new.clone());
+        let accepted = world.device.accepted().unwrap().version;
+        world.manifest = Manifest::new(world.manifest.version() + 1, bundle, entries).unwrap();
+        let started = world.started;
+        let end = world.now.after(Duration::from_secs(600));
+        while world.now < end {
+            world.step();
+        }
+        assert_eq!(world.device.accepted().unwrap().version, accepted);
+        assert_eq!((world.started, world.device.assignments()[&id(1)].state), (started, State::Installed));
+        let trouble = world.device.contact().1.unwrap();
+        assert!(trouble.contains("lists the document of deployment"), "{trouble}");
+        // It goes on with the next that makes sense.
+        world.publish(vec![one.clone(), new.clone()]);
+        world.run_until_converged();
+    }
+}

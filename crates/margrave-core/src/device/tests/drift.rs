@@ -151,3 +151,24 @@ fn what_somebody_did_is_left_though_something_is_wanted_that_cannot_be_used_here
     let assignment = &world.device.assignments()[&id(1)];
     assert!(assignment.state == State::Installed && assignment.gave_up().is_some(), "{assignment:?}");
 }
+
+/// Seed 3003575 of `margrave-world`.
+#[test]
+fn what_cannot_be_used_is_gone_back_from_though_it_was_wanted_anew_while_somebodys_doing_was_left() {
+    let mut world = World::scheduled(Schedule { leaves_drift: true, ..Schedule::default() });
+    world.running.remove(&(id(1), name("web")));
+    world.live_until(world.now.after(HOUR));
+    let refused = workload(1, &["db", "web"], "b");
+    world.want(vec![refused.clone()]);
+    live_refusing(&mut world, HOUR);
+    world.hold("mes", 2 * HOUR).unwrap();
+    world.want(vec![workload(1, &["db", "web"], "c")]);
+    super::overtaken::accept(&mut world);
+    world.want(vec![refused]);
+    super::overtaken::accept(&mut world);
+    world.absorb(Event::Released(None));
+    world.set(Schedule::default());
+    live_refusing(&mut world, HOUR);
+    let assignment = &world.device.assignments()[&id(1)];
+    assert!(assignment.state == State::Installed && assignment.gave_up().is_some(), "{assignment:?}");
+}

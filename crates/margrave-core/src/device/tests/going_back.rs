@@ -752,3 +752,85 @@ fn a_way_back_waits_for_what_the_world_around_has_to_mend() {
         assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
     }
 }
+
+/// The images of what is half there were removed while the device was off.
+#[test]
+fn an_update_that_is_half_there_and_cannot_be_fetched_any_more_is_gone_back_from() {
+    let mut world = World::new(11);
+    let (old, new) = (workload(1, &["db", "web"], "a"), workload(1, &["db", "web"], "b"));
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.publish(vec![new.clone()]);
+    let is_half = |a: &Assignment| a.components.iter().any(|progress| progress.state == Reported::Installed);
+    while world.device.assignments()[&id(1)].state != State::Updating
+        || !is_half(&world.device.assignments()[&id(1)])
+    {
+        world.step();
+    }
+    world.doing.clear();
+    world.commit();
+    world.boot();
+    let gone = World::fingerprints(&new);
+    let end = world.now.after(Duration::from_secs(600));
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            let event = match &action {
+                Action::Prefetch(order) if gone.contains(&order.fingerprint()) => {
+                    action.undone("nobody has it any more", FailureCode::PullNotFound)
+                }
+                _ => world.perform(action),
+            };
+            world.absorb(event);
+            world.commit();
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+    assert!(world.told(1).ends_with("FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}
+
+/// It fell ill twice, and is well again by itself: that is being watched, and is nothing to throw away.
+#[test]
+fn what_got_well_again_is_not_gone_back_over_for_an_update_that_cannot_be_used() {
+    let mut world = World::new(11);
+    let [old, mut here, next] = ["a", "b", "c"].map(|value| workload(1, &["db", "web"], value));
+    here.hints.rollback = Rollback { when: When::Never, ..Rollback::default() };
+    world.publish(vec![old]);
+    world.run_until_converged();
+    world.publish(vec![here.clone()]);
+    world.run_until_converged();
+    let sick = World::fingerprints(&here)[1];
+    let is_watched = |a: &Assignment| a.state == State::Failed && a.strikes >= 2 && a.well.is_some();
+    for _ in 0..5_000 {
+        let assignment = &world.device.assignments()[&id(1)];
+        if is_watched(assignment) {
+            break;
+        }
+        match assignment.state == State::Installed {
+            true => drop(world.sick.insert(sick)),
+            false => world.sick.clear(),
+        }
+        world.step();
+    }
+    assert!(is_watched(&world.device.assignments()[&id(1)]), "{:?}", world.device.assignments()[&id(1)]);
+    world.sick.clear();
+    let (unsound, started) = (World::fingerprints(&next), world.started);
+    world.publish(vec![next]);
+    let end = world.now.after(Duration::from_secs(3600));
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            let event = match &action {
+                Action::Prefetch(order) if unsound.contains(&order.fingerprint()) => {
+                    action.undone("not what was promised", FailureCode::ArchiveInvalid)
+                }
+                _ => world.perform(action),
+            };
+            world.absorb(event);
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+    assert_eq!(world.started, started, "{}", world.told(1));
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&here));
+}

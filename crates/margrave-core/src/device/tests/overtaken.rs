@@ -419,3 +419,40 @@ impl World {
         orders.map(|order| ((order.assignment, order.component.clone()), order.fingerprint())).collect()
     }
 }
+
+/// What is here was never good, and what came next was only taken up.
+#[test]
+fn going_back_by_hand_waits_for_the_window_though_something_else_was_taken_up_in_between() {
+    for holds in [false, true] {
+        let windows = Some(spans(&["mon 09:00-10:00", "mon 22:00-23:00"])).filter(|_| !holds);
+        let mut world = World::scheduled(Schedule { windows, ..Schedule::default() });
+        let [old, mut bad, new] = versions();
+        bad.hints.rollback = Rollback { when: When::Never, ..Rollback::default() };
+        fail_first(&mut world, &bad);
+        finish(&mut world);
+        world.want(vec![new.clone()]);
+        accept(&mut world);
+        let order = super::waiting::fetching(&mut world);
+        assert!(Order::of(&new).contains(&order));
+        assert_eq!(assignment(&world).state, State::Updating);
+        // A slow line, until it is over or somebody holds.
+        world.now = MONDAY.after(minutes(31));
+        if holds {
+            world.hold("mes", 2 * HOUR).unwrap();
+        }
+        world.want(vec![old.clone()]);
+        accept(&mut world);
+        let all = [old.clone(), bad, new];
+        let until = if holds { world.now.after(HOUR) } else { OPENS };
+        let did = touched(&mut world, until, &all);
+        assert!(did.iter().all(|did| did.ends_with(" b")), "only what is here is tried: {did:?}");
+        assert!(world.waiting(1).is_some());
+        if holds {
+            world.absorb(Event::Released(None));
+        }
+        let end = until.after(minutes(2));
+        let did = touched(&mut world, end, &all);
+        assert_eq!(did[did.len() - 2..], ["db a", "web a"], "{did:?}");
+        assert!(runs(&world, &old));
+    }
+}

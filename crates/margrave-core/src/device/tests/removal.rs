@@ -202,3 +202,22 @@ fn what_came_back_and_went_again_unseen_is_told_to_be_gone_for_that_too() {
     let told = world.reports.iter().rfind(|report| report.assignment == id(1)).unwrap();
     assert_eq!((told.state, told.adopted_version), (Reported::Removed, world.manifest.version()));
 }
+
+#[test]
+fn the_removal_of_what_was_gone_back_from_does_not_look_like_one_that_failed() {
+    let mut world = World::new(11);
+    let new = workload(1, &["db", "web"], "b");
+    world.publish(vec![workload(1, &["db", "web"], "a")]);
+    world.run_until_converged();
+    world.broken.insert(World::fingerprints(&new)[1]);
+    world.publish(vec![new]);
+    world.rest();
+    assert!(world.device.assignments()[&id(1)].gave_up().is_some());
+    world.reports.clear();
+    world.publish(vec![]);
+    world.run_until_converged();
+    assert_eq!(world.told(1), "DELETING DELETED");
+    for report in &world.reports {
+        assert_eq!((&report.fault, &report.detail.as_ref().unwrap().reason), (&None, &None));
+    }
+}

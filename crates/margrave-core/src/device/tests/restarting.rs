@@ -4,6 +4,7 @@ use super::going_back::live_refusing;
 use super::overtaken::OPENS;
 use super::waiting::{MONDAY, minutes, spans, touches};
 use super::*;
+use crate::rollback::Rollback;
 use crate::schedule::Schedule;
 
 fn not_for_here() -> Reading {
@@ -255,4 +256,186 @@ fn promise_9_what_is_said_once_the_power_is_back_is_newer_than_all_that_was_said
     world.boot();
     world.absorb(Event::Booted("two".into()));
     assert_eq!(world.device.outbox().next_sequence(), before);
+}
+
+#[test]
+fn what_comes_along_in_a_bundle_is_not_judged_again_either() {
+    let mut world = World::new(11);
+    let (old, other) = (workload(1, &["web"], "a"), workload(2, &["web"], "a"));
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.publish(vec![old.clone(), other.clone()]);
+    world.carry_out(Action::Poll { held: None, wait: Duration::ZERO });
+    // The display of the first is unplugged by now.
+    world.blobs.insert(document(&other).digest(), other.clone());
+    let delivery = vec![(document(&old), not_for_here()), (document(&other), Ok(other))];
+    world.absorb(Event::Fetched(Ok(delivery)));
+    world.run_until_converged();
+    assert!(!world.told(1).contains("FAILED"), "{}", world.told(1));
+}
+
+/// The power goes and comes back; what had no restart policy does not.
+fn power_cut(world: &mut World, boot: u32) {
+    world.commit();
+    world.boot();
+    world.absorb(Event::Booted(format!("boot {boot}")));
+    for print in world.running.values() {
+        world.odd.insert(*print, Health::Down("service web exited with code 137".into()));
+    }
+}
+
+#[test]
+fn power_cuts_are_no_tries_of_an_update_that_does_not_come_back_by_itself() {
+    let mut world = World::new(11);
+    let (old, mut new) = (workload(1, &["db", "web"], "a"), workload(1, &["db", "web"], "b"));
+    new.hints.rollback = Rollback::new(None, Some(1), None).unwrap();
+    world.absorb(Event::Booted("boot 0".into()));
+    world.publish(vec![old]);
+    world.run_until_converged();
+    world.publish(vec![new]);
+    for boot in 1..=2 {
+        world.run_until_converged();
+        power_cut(&mut world, boot);
+        // Down, and started again after its grace.
+        live_for(&mut world, 30);
+    }
+    world.run_until_converged();
+    assert!(!world.told(1).contains("ROLLINGBACK"), "{}", world.told(1));
+    assert!(world.told(1).contains("FAILED"), "{}", world.told(1));
+    // One that then fails by itself is a try.
+    live_for(&mut world, 20);
+    for print in world.running.clone().into_values() {
+        world.odd.insert(print, Health::Down("service web exited with code 1".into()));
+    }
+    live_for(&mut world, 60);
+    assert!(world.told(1).ends_with("FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
+}
+
+#[test]
+fn a_first_installation_whose_tries_are_counted_is_not_given_up_for_a_power_cut() {
+    let mut world = World::new(11);
+    let mut new = workload(1, &["db", "web"], "a");
+    new.hints.rollback = Rollback::new(None, Some(1), None).unwrap();
+    world.absorb(Event::Booted("boot 0".into()));
+    world.publish(vec![new]);
+    world.run_until_converged();
+    power_cut(&mut world, 1);
+    live_for(&mut world, 30);
+    world.run_until_converged();
+}
+
+/// The power goes in the middle of an update, and what was up already does not come back with it.
+#[test]
+fn what_was_started_before_the_power_went_is_looked_to_before_it_is_called_installed() {
+    let mut world = World::new(11);
+    let (old, new) = (workload(1, &["db", "web"], "a"), workload(1, &["db", "web"], "b"));
+    world.absorb(Event::Booted("boot 0".into()));
+    world.publish(vec![old]);
+    world.run_until_converged();
+    world.publish(vec![new]);
+    half_way(&mut world);
+    let told = world.reports.len();
+    power_cut(&mut world, 1);
+    let started = world.started;
+    world.run_until_converged();
+    assert!(!world.reports[told..].iter().any(|report| report.state == Reported::Failed));
+    let is_down = |print: &Digest| world.odd.contains_key(print);
+    assert!(!world.running.values().any(is_down), "nothing that is down is called installed");
+    assert_eq!(world.started - started, 1, "what is as ordered is not made anew");
+    // An agent that ended alone knows what it has done.
+    world.publish(vec![workload(1, &["db", "web"], "c")]);
+    half_way(&mut world);
+    world.commit();
+    world.boot();
+    world.absorb(Event::Booted("boot 1".into()));
+    let done = |progress: &Progress| progress.state == Reported::Installed;
+    assert!(world.device.assignments()[&id(1)].components.iter().any(done));
+}
+
+#[test]
+fn what_nobody_here_can_read_has_no_next_try_that_could_be_told() {
+    let mut world = World::new(11);
+    let new = workload(1, &["db", "web"], "a");
+    world.publish(vec![new.clone()]);
+    half_way(&mut world);
+    boot_reading(&mut world, &[(&new, not_for_here())]);
+    live_for(&mut world, 600);
+    let last = world.reports.last().unwrap();
+    assert_eq!(
+        last.detail.as_ref().map(|detail| (detail.state, detail.next_try)),
+        Some((State::Failed, None))
+    );
+    // It is tried by the first that can.
+    world.boot();
+    world.run_until_converged();
+}
+
+#[test]
+fn retry_pauses_and_their_number_outlive_a_restart() {
+    let mut world = World::new(11);
+    let new = workload(1, &["web"], "a");
+    world.broken.extend(World::fingerprints(&new));
+    world.publish(vec![new]);
+    while world.device.assignments().get(&id(1)).is_none_or(|a| a.attempt < 3 || a.state != State::Failed) {
+        world.step();
+    }
+    world.commit();
+    let before = world.device.assignments()[&id(1)].clone();
+    world.boot();
+    let after = world.device.assignments()[&id(1)].clone();
+    assert_eq!((after.attempt, after.strikes, after.next_try), (3, before.strikes, before.next_try));
+    let due = after.next_try.unwrap();
+    while world.now < due {
+        world.step_with(|world, action| {
+            let begins = matches!(action, Action::Prefetch(_) | Action::Apply(_));
+            assert!(!begins || world.now >= due, "{action:?} at {}", world.now);
+        });
+    }
+    while world.device.assignments()[&id(1)].attempt == 3 {
+        world.step();
+    }
+    assert_eq!(world.device.assignments()[&id(1)].attempt, 4);
+}
+
+/// What only the failed update had is known by sight alone by now.
+#[test]
+fn nothing_is_put_up_on_the_way_back_before_somebody_looked_what_is_in_its_way() {
+    for blind in [false, true] {
+        let mut world = World::new(11);
+        let (old, new) = (workload(1, &["db", "web"], "a"), workload(1, &["db", "web"], "b"));
+        world.publish(vec![old]);
+        world.run_until_converged();
+        world.broken.insert(World::fingerprints(&new)[1]);
+        world.publish(vec![new]);
+        while world.device.assignments()[&id(1)].state != State::RollingBack {
+            world.step();
+        }
+        world.commit();
+        world.boot();
+        let mut looked = false;
+        while !looked {
+            match world.device.next(&world.settings, world.now) {
+                Some(Action::Observe) => world.absorb(Event::Began(Action::Observe)),
+                Some(action) => {
+                    let touches = matches!(action, Action::Apply(_) | Action::Remove { .. });
+                    assert!(!touches, "{action:?}");
+                    world.carry_out(action);
+                }
+                None => {
+                    let event = match blind {
+                        false => world.perform(Action::Observe),
+                        true => {
+                            Event::Observed(Err(Failure::new(FailureCode::RuntimeUnreachable, "no answer")))
+                        }
+                    };
+                    world.absorb(event);
+                    looked = true;
+                }
+            }
+        }
+        while world.device.assignments()[&id(1)].state == State::RollingBack {
+            world.step();
+        }
+        assert_eq!(world.device.assignments()[&id(1)].state, State::Installed);
+    }
 }

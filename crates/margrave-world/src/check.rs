@@ -30,6 +30,8 @@ pub enum Check {
     PictureIsTheDevices,
     /// The core does not panic, and the server answers no request with 500.
     NothingBreaks,
+    /// What was tried and given up is not begun with again before the manifest's entry changes.
+    GivenUpStays,
     /// Nothing is installed, updated or removed outside the windows that the device was told, or while somebody holds
     /// changes back. What was begun is finished, what runs is mended, and a failed update is gone back from at any time.
     ChangesWait,
@@ -71,6 +73,7 @@ pub const CHECKS: &[Check] = &[
     Check::PictureNeverMovesBack,
     Check::PictureIsTheDevices,
     Check::NothingBreaks,
+    Check::GivenUpStays,
     Check::ChangesWait,
     Check::QuietIsKept,
     Check::HoldsEnd,
@@ -99,6 +102,7 @@ impl Check {
             Check::PictureNeverMovesBack => "picture-never-moves-back",
             Check::PictureIsTheDevices => "picture-is-the-devices",
             Check::NothingBreaks => "nothing-breaks",
+            Check::GivenUpStays => "given-up-stays",
             Check::ChangesWait => "changes-wait",
             Check::QuietIsKept => "quiet-is-kept",
             Check::HoldsEnd => "holds-end",

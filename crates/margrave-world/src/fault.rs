@@ -125,9 +125,4 @@ impl Tally {
     pub fn has(&self, fault: Fault) -> bool {
         self.0.contains_key(&fault)
     }
-
-    /// Whether anything happened that may make work on components fail.
-    pub fn hurt_work(&self) -> bool {
-        self.0.keys().any(|fault| fault.hurts_work())
-    }
 }

@@ -46,6 +46,8 @@ pub enum Sabotage {
     ChangesAnyway,
     /// The ledger comes back from a crash without what holds changes back.
     HoldsForgotten,
+    /// The ledger comes back from a crash without what was given up.
+    GivenUpForgotten,
     /// The shell talks to the server when it may not.
     TalksAnyway,
     /// The shell prolongs what holds changes back whenever it is about to end.
@@ -88,6 +90,7 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::ServerFails,
     Sabotage::ChangesAnyway,
     Sabotage::HoldsForgotten,
+    Sabotage::GivenUpForgotten,
     Sabotage::TalksAnyway,
     Sabotage::HoldsForEver,
     Sabotage::RepairsAnyway,
@@ -125,6 +128,7 @@ impl Sabotage {
             Sabotage::NeverGoesBack => Check::FailedUpdateGoesBack,
             Sabotage::ServerFails => Check::NothingBreaks,
             Sabotage::ChangesAnyway | Sabotage::HoldsForgotten => Check::ChangesWait,
+            Sabotage::GivenUpForgotten => Check::GivenUpStays,
             Sabotage::TalksAnyway => Check::QuietIsKept,
             Sabotage::HoldsForEver => Check::HoldsEnd,
             Sabotage::RepairsAnyway => Check::DriftIsLeft,

@@ -41,9 +41,17 @@ impl World {
                 &[FailureCode::StartFailed, FailureCode::CreateFailed, FailureCode::RuntimeUnreachable]
             }
             Action::Remove { .. } => &[FailureCode::RemoveFailed, FailureCode::RuntimeUnreachable],
+            // An engine that is stuck hangs there, too, but seldom.
+            Action::Observe if self.dice.hit(rates.act_hung / 5.0) => {
+                self.note(at, Fault::ActHung);
+                return Fate::Hangs;
+            }
             _ => return Fate::Honest,
         };
         let downloads = matches!(action, Action::Prefetch(_));
+        if downloads && self.machines[at].disk.full {
+            return Fate::Fails(FailureCode::DiskFull);
+        }
         if downloads && self.dice.hit(rates.archive_bad) {
             self.note(at, Fault::ArchiveBad);
             return Fate::Fails(FailureCode::ArchiveInvalid);
@@ -194,9 +202,10 @@ impl World {
                 if wrong && !seen.is_empty() {
                     self.note(at, Fault::LookedWrong);
                     let which = self.dice.below(seen.len());
-                    match self.dice.hit(0.5) {
-                        true => drop(seen.remove(which)),
-                        false => seen[which].health = Health::Unhealthy("it is said to be ill".to_owned()),
+                    match self.dice.below(3) {
+                        0 => drop(seen.remove(which)),
+                        1 => seen[which].health = Health::Unhealthy("it is said to be ill".to_owned()),
+                        _ => seen[which].health = Health::Healthy,
                     }
                 }
                 Event::Observed(Ok(seen))

@@ -6,6 +6,7 @@ use margrave_core::device::{Assignment, Health, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::lifecycle::State;
+use margrave_core::moment::Moment;
 use margrave_core::observed::Verdict;
 use margrave_core::report::FailureCode;
 use margrave_wire::g2;
@@ -89,9 +90,10 @@ impl World {
         let is_refused = matches!(machine.device.reading(&wanted), Some(Err(_)));
         let here = assignment.beneath().and_then(|here| here.held).or(assignment.good);
         let goes_back = if is_refused { self.facts(at, here).1 } else { goes_back };
-        // Work failed now and then without being to blame, so that giving up can be right.
+        // Work failed without being to blame since this was wanted, so that giving up can be right.
         let faults = &machine.memory.faults;
-        let excused = faults.hurt_work();
+        let since = machine.memory.wanted.get(&id).map_or(Moment(0), |(_, since)| *since);
+        let excused = machine.memory.hurt_until >= since;
         let gave_up = assignment.gave_up().is_some();
         let ended_by = |code| assignment.failure.as_ref().is_some_and(|failure| failure.code == code);
         let is_bound = self.published[at].documents.get(&wanted).is_some_and(|facts| facts.binding);

@@ -28,6 +28,7 @@ impl World {
                 self.note(at, Fault::EngineAway);
                 let machine = &mut self.machines[at];
                 machine.engine.away_until = now.after(time);
+                machine.memory.hurt_until = machine.memory.hurt_until.max(now.after(time));
             }
             Incident::DiskFull(time) => {
                 self.note(at, Fault::DiskFull);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use margrave_core::device::{Action, Device, Settings};
+use margrave_core::device::{Action, Assignment, Device, Settings};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, ComponentName, DeviceId};
 use margrave_core::lifecycle::State;
@@ -71,12 +71,37 @@ pub(crate) struct Memory {
     pub(crate) sick: BTreeSet<AssignmentId>,
     /// What failed by somebody's hand alone, where that is to be left.
     pub(crate) left: BTreeSet<AssignmentId>,
+    /// What was tried and given up while its entry stands in the manifest, by assignment.
+    pub(crate) given_up: BTreeMap<AssignmentId, Digest>,
+    /// The document that was last said to be installed.
+    pub(crate) installed: BTreeMap<AssignmentId, Digest>,
+    /// What is wanted, and since when.
+    pub(crate) wanted: BTreeMap<AssignmentId, (Option<Digest>, Moment)>,
+    /// When something went wrong last that may make honest work fail.
+    pub(crate) hurt_until: Moment,
     /// Who was promised that changes are held back.
     pub(crate) granted: Vec<Granted>,
     /// Since when they are without a break, as far as the device's clock can tell.
     pub(crate) held_since: Option<Moment>,
     /// What went wrong on this device: others have no excuse in it.
     pub(crate) faults: Tally,
+}
+
+impl Memory {
+    /// A process begins, with what is on disk.
+    pub(crate) fn remember(&mut self, device: Option<&Device>) {
+        (self.given_up, self.installed) = Default::default();
+        for (id, assignment) in device.into_iter().flat_map(Device::assignments) {
+            self.given_up.extend(given_up(assignment).map(|document| (*id, document)));
+            let said = assignment.held.filter(|_| assignment.state == State::Installed);
+            self.installed.extend(said.map(|document| (*id, document)));
+        }
+    }
+}
+
+/// What was tried and given up. What an agent could not even read is tried by the first that can.
+pub(crate) fn given_up(assignment: &Assignment) -> Option<Digest> {
+    assignment.gave_up().filter(|given_up| !given_up.refused).map(|given_up| given_up.document)
 }
 
 /// Somebody at the device was promised that changes are held back.

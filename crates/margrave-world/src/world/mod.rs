@@ -372,7 +372,11 @@ impl World {
     /// Something goes wrong on one device.
     pub(crate) fn note(&mut self, at: usize, fault: Fault) {
         self.tally.note(fault);
-        self.machines[at].memory.faults.note(fault);
+        let memory = &mut self.machines[at].memory;
+        memory.faults.note(fault);
+        if fault.hurts_work() {
+            memory.hurt_until = memory.hurt_until.max(self.now);
+        }
     }
 
     pub(crate) fn tell(&mut self, device: Option<usize>, what: impl std::fmt::Display) {
@@ -410,7 +414,9 @@ impl World {
             }
             Happening::Renewed { device } => self.renewed(device),
             Happening::SpaceFreed { device } => {
-                self.machines[device].disk.full = false;
+                let machine = &mut self.machines[device];
+                machine.disk.full = false;
+                machine.memory.hurt_until = machine.memory.hurt_until.max(self.now);
                 Ok(())
             }
             Happening::Incident { device, incident } => self.incident(device, incident).await,

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use margrave_core::device::{Assignment, Order};
 use margrave_core::digest::{Digest, Document};
+use margrave_core::id::AssignmentId;
 use margrave_core::lifecycle::{STATES, State};
 use margrave_core::report::Report;
 use margrave_core::rollback::When;
 use margrave_core::schedule::Schedule;
 use margrave_wire::g2;
 
+use super::machine::given_up;
 use super::shell::short;
 use super::{World, broken};
 use crate::check::{Check, Violation};
@@ -157,8 +159,13 @@ impl World {
                 let why = detail.reason.as_deref().unwrap_or("");
                 lines.push(format!("{id} is {} {why}", detail.state));
             }
+            let said = detail.document.filter(|_| detail.state == State::Installed);
+            let was_said = match said {
+                Some(document) => memory.installed.insert(report.assignment, document),
+                None => memory.installed.remove(&report.assignment),
+            };
             // Where it is so already, a look that found something ill is not believed before its time.
-            if detail.state == State::Installed && before != Some(State::Installed) {
+            if detail.state == State::Installed && (before != Some(State::Installed) || said != was_said) {
                 let orders = detail.document.and_then(|document| match machine.device.reading(&document) {
                     Some(Ok(workload)) => Some(Order::of(workload)),
                     _ => None,
@@ -173,7 +180,22 @@ impl World {
                 }
             }
         }
+        for (id, assignment) in machine.device.assignments() {
+            let known = memory.wanted.get(id).map(|(wanted, _)| *wanted);
+            if known != Some(assignment.wanted) {
+                memory.wanted.insert(*id, (assignment.wanted, self.now));
+            }
+            memory.given_up.extend(given_up(assignment).map(|document| (*id, document)));
+        }
+        let accepted = machine.device.accepted();
+        let entries = accepted.map_or(&[][..], |accepted| &accepted.entries);
+        let lists = |id: &AssignmentId, document: &Digest| {
+            entries.iter().any(|entry| entry.id == *id && entry.document.digest == *document)
+        };
+        memory.given_up.retain(|id, document| lists(id, document));
         // What is forgotten may be found again, as something new.
+        memory.wanted.retain(|id, _| machine.device.assignments().contains_key(id));
+        memory.installed.retain(|id, _| machine.device.assignments().contains_key(id));
         memory.told.retain(|id, _| machine.device.assignments().contains_key(id));
         for (id, assignment) in machine.device.assignments() {
             let told = memory.told.get(id).copied();

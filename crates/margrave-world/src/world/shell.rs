@@ -41,10 +41,13 @@ impl World {
         }
         let durable = machine.disk.durable.clone();
         let mut device = machine.disk.reopen().map_err(broken)?;
+        // What was not written down is not known any more.
+        machine.memory.remember(device.as_ref());
         match sabotage {
             Some(Sabotage::LedgerForgets) => device = machine.disk.earlier().or(device),
             Some(Sabotage::StateSkips) => device = device.map(skipped),
             Some(Sabotage::HoldsForgotten) => device = device.map(|device| without(device, "holds")),
+            Some(Sabotage::GivenUpForgotten) => device = device.map(forgiving),
             _ => {}
         }
         let device = device.unwrap_or_else(Device::blank);
@@ -343,6 +346,16 @@ fn without(device: Device, field: &str) -> Device {
     let Ok(mut memory) = serde_json::to_value(&device) else { return device };
     if let Some(fields) = memory.as_object_mut() {
         fields.remove(field);
+    }
+    serde_json::from_value(memory).unwrap_or(device)
+}
+
+/// A device that gave nothing up.
+fn forgiving(device: Device) -> Device {
+    let Ok(mut memory) = serde_json::to_value(&device) else { return device };
+    let assignments = memory.get_mut("assignments").and_then(serde_json::Value::as_object_mut);
+    for assignment in assignments.into_iter().flatten().filter_map(|(_, of)| of.as_object_mut()) {
+        assignment.remove("given_up");
     }
     serde_json::from_value(memory).unwrap_or(device)
 }

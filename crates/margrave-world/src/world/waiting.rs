@@ -67,6 +67,9 @@ impl World {
                 let Some((held, assignment)) = assignment.and_then(|a| Some((a.held?, a))) else {
                     return Ok(());
                 };
+                if machine.memory.given_up.get(&order.assignment) == Some(&held) {
+                    return fails(Check::GivenUpStays, "its document was tried and given up".to_owned());
+                }
                 let begun = machine.memory.begun.get(&order.assignment).map_or(&[][..], Vec::as_slice);
                 if begun.last() == Some(&held) {
                     return match machine.memory.left.contains(&order.assignment) {

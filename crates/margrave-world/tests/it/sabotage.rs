@@ -61,6 +61,7 @@ caught! {
     a_server_that_fails_is_caught ServerFails,
     changing_outside_the_window_is_caught ChangesAnyway,
     forgetting_who_holds_is_caught HoldsForgotten,
+    forgetting_what_was_given_up_is_caught GivenUpForgotten,
     talking_when_nobody_may_is_caught TalksAnyway,
     holding_for_ever_is_caught HoldsForEver,
     repairing_what_is_to_be_left_is_caught RepairsAnyway,

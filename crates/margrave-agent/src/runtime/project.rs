@@ -343,21 +343,25 @@ impl ProjectDirectory {
 
     /// Forgets the project but for what was healthy, and what was fetched or unpacked for these.
     pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
-        self.note_aside(Volumes::new())?;
-        // Containers may have written among the files, and the component may come back to them.
+        self.note_aside(Volumes::new(), &is_kept)?;
+        // Containers may have written among the files, too.
         let archives = self.aside().iter().filter(|fetched| is_kept(fetched)).map(|f| f.archive).collect();
         self.forget(is_kept, &archives)
     }
 
     /// Notes what was healthy for when the component comes back, and which volumes without a name it had. That is known only while
     /// there are containers.
-    pub(super) fn note_aside(&self, volumes: Volumes) -> io::Result<()> {
+    pub(super) fn note_aside(
+        &self,
+        volumes: Volumes,
+        is_wanted: impl Fn(&Fetched) -> bool,
+    ) -> io::Result<()> {
         let Some(mut record) = self.record() else { return Ok(()) };
         let earlier = self.aside();
         let noted_of =
             |fingerprint: Digest| earlier.iter().find(|fetched| fetched.fingerprint == fingerprint);
         record.volumes.extend(noted_of(record.fingerprint).map(|f| f.volumes.clone()).unwrap_or_default());
-        let mut noted = record.kept_with(volumes);
+        let mut noted = record.kept_with(volumes, is_wanted);
         // Of what is tried again the containers may be gone.
         for fetched in &mut noted {
             if let Some(earlier) = noted_of(fetched.fingerprint) {
@@ -656,11 +660,11 @@ mod tests {
         // An update of it, or it is being mended.
         for fingerprint in [Digest::of(b"newer"), good.fingerprint] {
             directory.create().unwrap();
-            let now = Record { fingerprint, before: good.clone().kept(), ..record() };
+            let now = Record { fingerprint, before: good.clone().kept(|_| false), ..record() };
             directory.write_record(&now).unwrap();
             let rows = std::collections::BTreeMap::from([("/rows".to_owned(), "a".to_owned())]);
             let volumes = Volumes::from([("db".to_owned(), rows)]);
-            directory.note_aside(volumes.clone()).unwrap();
+            directory.note_aside(volumes.clone(), |_| false).unwrap();
             directory.set_aside(|_| false).unwrap();
             assert_eq!(directory.volumes_of(good.fingerprint), volumes);
             directory.discard().unwrap();

@@ -165,7 +165,7 @@ impl ComposeRuntime {
         };
         let services = &model.services;
         let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
-        let before = before.map(|record| record.kept_with(left_behind));
+        let before = before.map(|record| record.kept_with(left_behind, |former| self.is_wanted(former)));
         let before = before.unwrap_or_else(|| prepared.directory.aside());
         let record = Record {
             assignment: order.assignment,

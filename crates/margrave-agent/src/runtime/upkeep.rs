@@ -299,7 +299,7 @@ impl ComposeRuntime {
         } else {
             // An archive that nothing is noted about may be in use: what was noted is lost.
             let is_idle = || io::Result::Ok(directory.is_only_aside() || !directory.has_archives()?);
-            is_stale || fetched.is_empty() && is_idle()?
+            is_stale || fetched.is_empty() && is_idle()? && !directory.is_left_to_others()?
         };
         if !goes {
             return Ok(());
@@ -496,6 +496,26 @@ mod tests {
         std::fs::remove_file(directory.override_file()).unwrap();
         runtime.sweep().await;
         assert!(!runtime.projects().join(project(1).as_str()).exists());
+    }
+
+    #[tokio::test]
+    async fn what_a_removed_component_leaves_is_not_touched_again() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        directory.make_mount(&directory.mounts().join("data")).unwrap();
+        std::fs::write(directory.mounts().join("data/rows"), b"1").unwrap();
+        directory.discard().unwrap();
+        let home = runtime.projects().join(project(1).as_str());
+        std::fs::File::open(&home).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        runtime.sweep().await;
+        let modified = std::fs::metadata(&home).unwrap().modified().unwrap();
+        assert_eq!(modified, std::time::UNIX_EPOCH, "nothing was made or removed in it");
+        // By hand.
+        std::fs::remove_dir_all(directory.mounts().join("data")).unwrap();
+        runtime.sweep().await;
+        assert!(!home.exists());
     }
 
     #[tokio::test]

@@ -245,6 +245,16 @@ impl ProjectDirectory {
         Ok(found)
     }
 
+    /// What was left where unpacking was cut off, with the place that it was meant for: `archive.rs` of `margrave-oci` calls it so.
+    pub(super) fn half_unpacked(&self) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+        let place = |left: PathBuf| {
+            let name = left.file_name()?.to_str()?.strip_prefix('.')?;
+            let name = name.strip_suffix(".unpacking").or_else(|| name.strip_suffix(".replaced"))?;
+            Some((self.path.join(name), left))
+        };
+        Ok(self.entries(".archive-")?.into_iter().filter_map(place).collect())
+    }
+
     pub(super) fn has_archives(&self) -> io::Result<bool> {
         Ok(!self.archives()?.is_empty())
     }

@@ -282,10 +282,32 @@ impl ComposeRuntime {
         directory.archives_but(&kept)
     }
 
+    /// Removes what was left where unpacking was cut off. Whoever unpacks the same again does so, too, but that may never be wanted.
+    async fn remove_half_unpacked(&self, directory: &ProjectDirectory) -> io::Result<()> {
+        let left = directory.half_unpacked()?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let Some(_lock) = directory.lock(Duration::ZERO).await? else {
+            self.sweep_due.store(true, Ordering::Relaxed);
+            return Ok(());
+        };
+        for (place, left) in left {
+            // Nobody fetches, but who was dropped while it unpacked may still be at it.
+            let Some(_nobody_unpacks) = self.components.unpacks_nothing_into(&place) else {
+                self.sweep_due.store(true, Ordering::Relaxed);
+                continue;
+            };
+            directory.remove_archives(vec![left])?;
+        }
+        Ok(())
+    }
+
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
         directory.remove_gone()?;
+        self.remove_half_unpacked(directory).await?;
         let fetched = directory.fetched();
         let is_stale = fetched.iter().any(|fetched| !self.is_wanted(fetched));
         let is_claimed = fetched.iter().any(|fetched| self.is_wanted(fetched));
@@ -496,6 +518,28 @@ mod tests {
         std::fs::remove_file(directory.override_file()).unwrap();
         runtime.sweep().await;
         assert!(!runtime.projects().join(project(1).as_str()).exists());
+    }
+
+    #[tokio::test]
+    async fn what_was_half_unpacked_when_the_power_went_goes_although_nobody_wants_it_any_more() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let home = runtime.projects().join(project(1).as_str());
+        let place = directory.unpacked(Digest::of(b"overtaken"));
+        let name = place.file_name().unwrap().to_str().unwrap();
+        let left = ["unpacking", "replaced"].map(|what| home.join(format!(".{name}.{what}")));
+        left.iter().for_each(|left| std::fs::create_dir_all(left.join("web")).unwrap());
+        let runs = directory.unpacked(directory.record().unwrap().archive);
+        std::fs::create_dir(&runs).unwrap();
+        let at_it = runtime.components.unpacks_nothing_into(&place);
+        runtime.sweep().await;
+        assert!(left.iter().all(|left| left.exists()), "somebody unpacks there right now");
+        drop(at_it);
+        runtime.sweep().await;
+        assert!(!left.iter().any(|left| left.exists()) && runs.exists());
+        assert_eq!(std::fs::read_dir(&home).unwrap().count(), 3, "the record, the lock, and what runs");
     }
 
     #[tokio::test]

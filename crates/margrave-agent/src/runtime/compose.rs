@@ -411,7 +411,7 @@ impl ComposeRuntime {
         let finished = self.run(prepared, &["config", "--format", "json"], false, CONFIG_TIME_MAX).await;
         let finished = finished.map_err(|error| run_failure(&error))?;
         if !finished.success {
-            return Err(explain::config(finished.code, &finished.errors));
+            return Err(explain::config(finished.code, &finished.errors, prepared.directory.path()));
         }
         // Unset variables are told as warnings; they explain much when something does not work later.
         if !finished.errors.trim().is_empty() {

@@ -36,6 +36,7 @@ mod project;
 mod record;
 mod removal;
 mod restarts;
+mod signal;
 pub mod simulated;
 mod starting;
 mod stuck;

@@ -163,6 +163,7 @@ mod tests {
             health: health("healthy"),
             restart_count: 0,
             restart_policy: RestartPolicy::No,
+            stop_signal: None,
             adjustable: Default::default(),
             volumes: Default::default(),
         };

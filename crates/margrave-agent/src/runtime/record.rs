@@ -174,6 +174,12 @@ impl Record {
         kept
     }
 
+    /// The services that have to come up; those that are done may have no containers any more.
+    pub(super) fn awaited(&self) -> BTreeMap<String, Service> {
+        let services = self.services.iter().filter(|(name, _)| !self.done.contains(*name));
+        services.map(|(name, service)| (name.clone(), service.clone())).collect()
+    }
+
     /// The images that it was started with, by name.
     pub(super) fn images(&self) -> BTreeSet<String> {
         self.services.values().filter_map(|service| service.image.clone()).collect()

@@ -17,6 +17,7 @@ use margrave_oci::archive::{self, ArchiveError, Listing};
 use margrave_oci::client::{Client, ClientError};
 use margrave_oci::compose::layer_of;
 use margrave_oci::reference::{Reference, Repository, TagOrDigest};
+use tokio::sync::OwnedMutexGuard;
 
 use super::compose::disk;
 use super::explain::sentence_of;
@@ -146,6 +147,11 @@ impl Components {
             Ok(files)
         };
         blocking(unpack).await.map_err(|error| Failure::new(error.failure(), sentence_of(&error)))
+    }
+
+    /// The turn to unpack into a place, unless somebody is at it: whoever has it knows that nobody is.
+    pub(super) fn unpacks_nothing_into(&self, place: &Path) -> Option<OwnedMutexGuard<()>> {
+        self.unpacking.of(place.to_owned()).try_lock_owned().ok()
     }
 
     /// What an archive that is here has in it, whatever containers made of what was unpacked.

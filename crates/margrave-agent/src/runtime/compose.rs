@@ -411,7 +411,7 @@ impl ComposeRuntime {
         let finished = self.run(prepared, &["config", "--format", "json"], false, CONFIG_TIME_MAX).await;
         let finished = finished.map_err(|error| run_failure(&error))?;
         if !finished.success {
-            return Err(explain::config(finished.code, &finished.errors));
+            return Err(explain::config(finished.code, &finished.errors, prepared.directory.path()));
         }
         // Unset variables are told as warnings; they explain much when something does not work later.
         if !finished.errors.trim().is_empty() {
@@ -433,7 +433,13 @@ impl ComposeRuntime {
         service: &super::model::Service,
     ) -> Result<(), Failure> {
         let image = service.needed();
-        let here = engine.has_image(image).await?;
+        let found = engine.image_id(image).await?;
+        let here = found.is_some();
+        if let Some(id) = &found
+            && self.images.is_inexact(image)
+        {
+            self.note_pulled(image, id);
+        }
         match service.pull {
             // There is no newer one of these.
             Pull::Always if here && service.exact.is_some() => return Ok(()),
@@ -468,12 +474,26 @@ impl ComposeRuntime {
                 tracing::warn!(%image, %error, "that an image was not pulled could not be noted");
             }
         }
+        // Where there is no newer one, it may be somebody else's.
+        if pulled.is_ok()
+            && let Some(id) = engine.image_id(image).await?
+            && found.as_ref() != Some(&id)
+        {
+            self.note_pulled(image, &id);
+        }
         match pulled {
             Err(failure) if here => {
                 tracing::info!(%image, %failure, "no newer image; the one on the device is used");
                 Ok(())
             }
             result => result,
+        }
+    }
+
+    /// Without it the image is removed by its name alone, as long as nobody notes it later.
+    fn note_pulled(&self, image: &str, id: &str) {
+        if let Err(error) = self.images.note_id(image, id) {
+            tracing::warn!(%image, %error, "which image was pulled could not be noted");
         }
     }
 

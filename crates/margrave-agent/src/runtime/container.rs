@@ -33,6 +33,8 @@ pub struct Container {
     pub health: Option<HealthState>,
     pub restart_count: u64,
     pub restart_policy: RestartPolicy,
+    /// What it is told to end by, where that is not the usual.
+    pub stop_signal: Option<String>,
     pub adjustable: Adjustable,
     /// Names, by the path that it sees them at.
     pub volumes: BTreeMap<String, String>,
@@ -170,6 +172,9 @@ struct InspectedRestartPolicy {
 #[serde(rename_all = "PascalCase")]
 struct InspectedConfig {
     labels: Option<BTreeMap<String, String>>,
+    /// Podman up to 4 has a number here.
+    #[serde(default)]
+    stop_signal: Value,
 }
 
 impl Container {
@@ -207,6 +212,11 @@ impl Container {
             }
             _ => RestartPolicy::No,
         };
+        let stop_signal = match config.stop_signal {
+            Value::String(name) if !name.is_empty() => Some(name),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        };
         let volumes = mounts.unwrap_or_default().into_iter().filter(|mount| mount.kind == "volume");
         let health =
             state.health.filter(|health| !matches!(health.status.as_str(), "" | "none")).map(|health| {
@@ -231,6 +241,7 @@ impl Container {
             health,
             restart_count,
             restart_policy,
+            stop_signal,
             adjustable,
             volumes: volumes.map(|mount| (mount.destination, mount.name)).collect(),
         }))
@@ -251,7 +262,7 @@ mod tests {
             "HostConfig": {"RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 3}},
             "Config": {"Labels": {"com.docker.compose.project": "mg-1-web", "com.docker.compose.service": "web",
                 "com.docker.compose.oneoff": "False", "com.docker.compose.config-hash": "abc",
-                "io.margrave.assignment": "a", "io.margrave.component": "c"}},
+                "io.margrave.assignment": "a", "io.margrave.component": "c"}, "StopSignal": "SIGKILL"},
         });
         change(&mut answer);
         Container::read(answer.to_string().as_bytes()).unwrap()
@@ -263,6 +274,9 @@ mod tests {
         assert_eq!((container.project.as_str(), container.service.as_str()), ("mg-1-web", "web"));
         assert_eq!((container.status, container.restart_count), (Status::Running, 2));
         assert_eq!(container.restart_policy, RestartPolicy::OnFailure { tries_max: Some(3) });
+        assert_eq!(container.stop_signal.as_deref(), Some("SIGKILL"));
+        let number = inspected(|answer| answer["Config"]["StopSignal"] = json!(15)).unwrap();
+        assert_eq!(number.stop_signal.as_deref(), Some("15"));
         assert_eq!((container.health, container.config_hash.as_deref()), (None, Some("abc")));
 
         let unhealthy = inspected(|answer| {

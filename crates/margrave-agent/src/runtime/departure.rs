@@ -51,7 +51,7 @@ impl ComposeRuntime {
         {
             if aside {
                 let volumes = unnamed(&engine.containers(&labels).await?);
-                let noted = directory.note_aside(volumes);
+                let noted = directory.note_aside(volumes, |fetched| self.is_wanted(fetched));
                 noted.map_err(|error| disk("What the component had could not be noted", error))?;
             }
             self.down(&engine, &project, &lock).await;

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::container::{Container, EndedBy};
 use super::engine::{ANSWER_QUIET_MAX, Engine, EngineError, encoded, understood};
+use super::signal;
 
 /// A stop sends its signal, waits for the grace period, and the end follows: seconds to minutes.
 const BEFORE: SignedDuration = SignedDuration::from_secs(600);
@@ -36,7 +37,9 @@ impl Engine {
                 // What happened in an earlier run of the same container says nothing about this one.
                 "start" => (died, told_to) = (false, false),
                 "die" => died = true,
-                "kill" | "stop" => told_to = true,
+                "stop" => told_to = true,
+                // Many are sent to have a program read its configuration again, or turn over its log.
+                "kill" => told_to |= event.signal().is_none_or(|signal| signal::ends(signal, container)),
                 _ => {}
             }
         }
@@ -64,9 +67,27 @@ struct Event {
     #[serde(rename = "Action")]
     action: Option<String>,
     status: Option<String>,
+    #[serde(rename = "Actor", default)]
+    actor: Actor,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "PascalCase")]
+struct Actor {
+    attributes: Option<Attributes>,
+}
+
+#[derive(Deserialize)]
+struct Attributes {
+    /// Docker says which; Podman does not.
+    signal: Option<String>,
 }
 
 impl Event {
+    fn signal(&self) -> Option<&str> {
+        self.actor.attributes.as_ref()?.signal.as_deref()
+    }
+
     fn action(&self) -> &str {
         // Podman says `died` in one field and `die` in the other, by version.
         match self.action.as_deref().or(self.status.as_deref()).unwrap_or_default() {
@@ -98,6 +119,35 @@ mod tests {
         assert_eq!(span("2027-11-15T12:00:00Z", now), None);
         assert_eq!(span("", now), None);
         assert_eq!(span("0001-01-01T00:00:00Z", now).map(|(since, _)| since < 0), Some(true));
+    }
+
+    async fn ended_by(events: serde_json::Value, container: &Container) -> EndedBy {
+        let lines: String = events.as_array().unwrap().iter().map(|event| format!("{event}\n")).collect();
+        let pretended = PretendedEngine::start(move |_| Answer::Bytes(lines.clone().into()));
+        pretended.engine().await.why_it_ended(container).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_a_signal_that_is_meant_to_end_a_container_tells_that_somebody_did() {
+        let finished_at = "2020-01-01T00:00:00Z".to_owned();
+        let web = Container { finished_at, exit_code: 1, ..container("web", Status::Exited) };
+        let kill = |signal: &str| json!({"Action": "kill", "Actor": {"Attributes": {"signal": signal}}});
+        let (die, stop) = (json!({"Action": "die"}), json!({"Action": "stop"}));
+        for signal in ["1", "HUP", "SIGUSR1", "28", "cont"] {
+            assert_eq!(ended_by(json!([kill(signal), die]), &web).await, EndedBy::Itself, "{signal}");
+            assert_eq!(ended_by(json!([kill(signal), die, stop]), &web).await, EndedBy::Somebody);
+        }
+        for signal in ["9", "15", "2", "3", "KILL", "SIGTERM", "sigint", "what", "", "99"] {
+            assert_eq!(ended_by(json!([kill(signal), die]), &web).await, EndedBy::Somebody, "{signal}");
+        }
+        // One signal after the other.
+        assert_eq!(ended_by(json!([kill("15"), kill("1"), die]), &web).await, EndedBy::Somebody);
+        // Who does not say which, such as Podman.
+        let untold = [json!({"Actor": {"Attributes": null}}), json!({"Actor": {}}), json!({})];
+        for mut untold in untold {
+            untold["status"] = json!("kill");
+            assert_eq!(ended_by(json!([untold, die]), &web).await, EndedBy::Somebody);
+        }
     }
 
     #[tokio::test]

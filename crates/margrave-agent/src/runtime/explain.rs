@@ -3,6 +3,7 @@
 //! The engine's facts about containers come first; what Compose printed is only read when there are none.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use margrave_core::chain::sentence as chain;
 use margrave_core::complaint;
@@ -76,14 +77,17 @@ pub(super) fn too_long(expected: &BTreeMap<String, Service>, containers: &[Conta
     }
 }
 
-/// Why Compose could not read a component.
-pub(super) fn config(code: Option<i32>, errors: &str) -> Failure {
+/// Why Compose could not read a component, whose files are all below `own`.
+pub(super) fn config(code: Option<i32>, errors: &str, own: &Path) -> Failure {
     let words = last_words(errors);
     if disk_full(errors) {
         return Failure::new(FailureCode::DiskFull, format!("The device's disk is full: {words}."));
     }
     if let Some(failure) = broke_down(code, errors, "read the component's compose.yaml") {
         return failure;
+    }
+    if let Some(code) = device_fails(&words, own) {
+        return Failure::new(code, format!("Compose could not read the component's files: {words}."));
     }
     // `${NAME:?words}` in the file: the document should have given a value.
     let code = if errors.contains("required variable") {
@@ -92,6 +96,25 @@ pub(super) fn config(code: Option<i32>, errors: &str) -> Failure {
         FailureCode::ArchiveInvalid
     };
     Failure::new(code, format!("Compose does not accept the component's compose.yaml: {words}."))
+}
+
+/// Whether the device failed Compose, by what the system said, which stands at the end: that passes, or somebody mends it, and the
+/// files are as good as before. The same words elsewhere are the file's own.
+fn device_fails(words: &str, own: &Path) -> Option<FailureCode> {
+    let said = |what: &[&str]| what.iter().any(|what| words.ends_with(&format!(": {what}")));
+    if said(&["input/output error", "read-only file system"]) {
+        return Some(FailureCode::DiskFull);
+    }
+    let is_short = said(&[
+        "cannot allocate memory",
+        "too many open files",
+        "too many open files in system",
+        "resource temporarily unavailable",
+    ]);
+    // What is read of elsewhere is the component's own idea.
+    let is_closed = said(&["permission denied", "operation not permitted"])
+        && own.to_str().is_some_and(|own| words.contains(&format!("{own}/")));
+    (is_short || is_closed).then_some(FailureCode::RuntimeUnreachable)
 }
 
 /// What Docker's client ends with when it is told something that it does not know: without its plug-in, that is all of `compose`.
@@ -236,7 +259,9 @@ mod tests {
 
     #[test]
     fn a_missing_value_is_the_documents_fault_and_a_wrong_file_the_archives() {
-        let config = |errors| config(Some(15), errors);
+        let own = Path::new("/data/compose/mg-1-web");
+        let of = |code, errors: &str| super::config(code, errors, own);
+        let config = |errors| of(Some(15), errors);
         let missing = config(
             "error while interpolating services.a.image: required variable TAG is missing a value: say which\n",
         );
@@ -251,21 +276,44 @@ mod tests {
         assert!(wrong.message.contains("'imag' not allowed"), "{wrong}");
         // Whoever has no memory, no thread or no space left has no opinion about the file, either.
         for starved in STARVED {
-            assert_eq!(super::config(Some(2), starved).code, FailureCode::RuntimeUnreachable, "{starved}");
+            assert_eq!(of(Some(2), starved).code, FailureCode::RuntimeUnreachable, "{starved}");
         }
         let named_so = config("services.a.image: fatal error: is no reference\n");
         assert_eq!(named_so.code, FailureCode::ArchiveInvalid);
         let full = config("open /tmp/x: no space left on device\n");
         assert_eq!(full.code, FailureCode::DiskFull);
-        assert_eq!(super::config(None, "").code, FailureCode::RuntimeUnreachable);
+        assert_eq!(of(None, "").code, FailureCode::RuntimeUnreachable);
         let remark =
             "level=warning msg=\"The \\\"TAG\\\" variable is not set. Defaulting to a blank string.\"\n";
-        assert_eq!(super::config(Some(255), remark).code, FailureCode::RuntimeUnreachable);
-        let away = super::config(
-            Some(125),
-            "unknown flag: --project-name\n\nRun 'docker --help' for more information\n",
-        );
+        assert_eq!(of(Some(255), remark).code, FailureCode::RuntimeUnreachable);
+        let away =
+            of(Some(125), "unknown flag: --project-name\n\nRun 'docker --help' for more information\n");
         assert_eq!(away.code, FailureCode::RuntimeMissing);
         assert_eq!(config("").code, FailureCode::RuntimeUnreachable);
+    }
+
+    #[test]
+    fn a_disk_that_breaks_and_want_of_memory_are_not_the_archives_fault() {
+        let own = Path::new("/data/compose/mg-1-web");
+        let check = |errors: &str, want: FailureCode| {
+            let failure = config(Some(1), errors, own);
+            assert_eq!(failure.code, want, "{errors}");
+            let is_devices = !failure.code.blames_the_update();
+            assert_eq!(failure.message.contains("could not read"), is_devices, "{failure}");
+        };
+        let file = "/data/compose/mg-1-web/archive-1/web/compose.yaml";
+        check(&format!("read {file}: input/output error\n"), FailureCode::DiskFull);
+        check("open /data/compose/docker/x: read-only file system\n", FailureCode::DiskFull);
+        for passes in ["cannot allocate memory", "too many open files", "too many open files in system"] {
+            check(&format!("open {file}: {passes}\n"), FailureCode::RuntimeUnreachable);
+        }
+        check("fork/exec /usr/bin/git: resource temporarily unavailable\n", FailureCode::RuntimeUnreachable);
+        check(&format!("open {file}: permission denied\n"), FailureCode::RuntimeUnreachable);
+        // A wish of the component.
+        check("env file /etc/shadow: open /etc/shadow: permission denied\n", FailureCode::ArchiveInvalid);
+        check(
+            "services.web.x additional properties 'input/output error' not allowed\n",
+            FailureCode::ArchiveInvalid,
+        );
     }
 }

@@ -325,6 +325,7 @@ pub(super) mod tests {
             health: None,
             restart_count: 0,
             restart_policy: RestartPolicy::No,
+            stop_signal: None,
             adjustable: Default::default(),
             volumes: BTreeMap::new(),
         }

@@ -1,9 +1,9 @@
 //! What carries out orders: a real Compose engine, or a simulated one that says so.
 //!
 //! `compose.rs` is the real one: it drives Compose (`program.rs`, `starting.rs`, `departure.rs`) in the surroundings of
-//! `environment.rs`, notes what it starts (`project.rs`, `record.rs`), looks at the engine (`engine.rs`, `endings.rs`,
+//! `environment.rs`, notes what it starts (`project.rs`, `record.rs`, `mounts.rs`), looks at the engine (`engine.rs`, `endings.rs`,
 //! `removal.rs`), judges what it sees in `health.rs` and `restarts.rs`, stays on the engine of `home.rs`, undoes what hands did in
-//! `drift.rs`, keeps to the images of `pins.rs`, keeps what failed last said (`last_output.rs`), and tidies up in `upkeep.rs`.
+//! `drift.rs`, leaves alone what is done (`jobs.rs`), keeps to the images of `pins.rs`, keeps what failed last said (`last_output.rs`), and tidies up in `upkeep.rs`.
 
 mod address;
 mod adjustable;
@@ -20,9 +20,11 @@ mod foreign;
 mod health;
 mod home;
 mod images;
+mod jobs;
 pub(crate) mod last_output;
 mod model;
 mod mounted;
+mod mounts;
 mod own_container;
 pub mod own_registry;
 mod perishable;
@@ -35,6 +37,7 @@ mod project;
 mod record;
 mod removal;
 mod restarts;
+mod signal;
 pub mod simulated;
 mod starting;
 mod stuck;

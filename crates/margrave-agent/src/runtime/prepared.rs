@@ -64,12 +64,13 @@ pub(super) async fn wait_until_up(
     deadline: Instant,
 ) -> Result<Vec<Container>, Failure> {
     let began = Instant::now();
+    let awaited = record.awaited();
     let mut steady: Option<(Instant, Vec<(String, String)>)> = None;
     loop {
         let containers = prepared.containers().await?;
         runtime.restarts().note_exits(containers.iter());
         let late = Instant::now() >= deadline;
-        match health::progress(&record.services, &containers) {
+        match health::progress(&awaited, &containers) {
             Progress::Failed(failure) => return Err(failure),
             Progress::Coming(failure) if late => return Err(failure),
             Progress::Coming(_) => steady = None,
@@ -163,6 +164,7 @@ mod tests {
             health: health("healthy"),
             restart_count: 0,
             restart_policy: RestartPolicy::No,
+            stop_signal: None,
             adjustable: Default::default(),
             volumes: Default::default(),
         };

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
+use super::mounts::Mounts;
 use super::record::{Fetched, Record};
 use super::unnamed::Volumes;
 use super::written::Written;
@@ -75,9 +76,6 @@ const ASIDE: &str = "aside.json";
 /// What an archive is called once nobody needs it: it may take long to remove, or be impossible.
 const GONE: &str = "gone-";
 
-/// What the directory of a mount is called before everybody may look into it: under its own name it counts as made.
-const UNFINISHED: &str = ".margrave-new";
-
 /// A file of ours is small; a larger one is damage.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
@@ -111,6 +109,10 @@ impl ProjectDirectory {
         Ok(found)
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(super) fn name(&self) -> &str {
         self.path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
     }
@@ -132,37 +134,12 @@ impl ProjectDirectory {
 
     /// Where relative bind mounts live: outside of any archive, so that an update keeps what is in them.
     pub(super) fn mounts(&self) -> PathBuf {
-        self.path.join("mounts")
+        self.path.join(Mounts::NAME)
     }
 
-    /// Makes the directory of a relative bind mount. Containers that are not root may look into it, whatever mask the service
-    /// has; what a container closed to the agent is its own, and there.
+    /// Makes the directory of a relative bind mount.
     pub(super) fn make_mount(&self, mount: &Path) -> io::Result<()> {
-        use std::os::unix::fs::PermissionsExt as _;
-        let mounts = self.mounts();
-        fs::create_dir_all(&mounts)?;
-        let below = mount.strip_prefix(&mounts).map_err(io::Error::other)?;
-        let mut at = mounts;
-        for part in below {
-            at.push(part);
-            match fs::symlink_metadata(&at) {
-                Ok(_) => continue,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            let new = at.with_file_name(UNFINISHED);
-            match fs::create_dir(&new) {
-                Ok(()) => {}
-                // The power went in the middle of it.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
-            fs::rename(&new, &at)?;
-        }
-        Ok(())
+        Mounts::of(&self.path, &self.written).make(mount)
     }
 
     /// `None` also when the file cannot be understood: what runs is then started again from the order,
@@ -272,6 +249,16 @@ impl ProjectDirectory {
         Ok(found)
     }
 
+    /// What was left where unpacking was cut off, with the place that it was meant for: `archive.rs` of `margrave-oci` calls it so.
+    pub(super) fn half_unpacked(&self) -> io::Result<Vec<(PathBuf, PathBuf)>> {
+        let place = |left: PathBuf| {
+            let name = left.file_name()?.to_str()?.strip_prefix('.')?;
+            let name = name.strip_suffix(".unpacking").or_else(|| name.strip_suffix(".replaced"))?;
+            Some((self.path.join(name), left))
+        };
+        Ok(self.entries(".archive-")?.into_iter().filter_map(place).collect())
+    }
+
     pub(super) fn has_archives(&self) -> io::Result<bool> {
         Ok(!self.archives()?.is_empty())
     }
@@ -341,23 +328,29 @@ impl ProjectDirectory {
         self.write(FETCHED, &kept)
     }
 
-    /// Forgets the project but for what was healthy, and what was fetched or unpacked for these.
+    /// Forgets the project but for what was healthy, what was fetched or unpacked for these, and its relative bind mounts: the
+    /// component may come back to them. Returns what could not be removed.
     pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
-        self.note_aside(Volumes::new())?;
-        // Containers may have written among the files, and the component may come back to them.
+        self.note_aside(Volumes::new(), &is_kept)?;
+        // Containers may have written among the files, too.
         let archives = self.aside().iter().filter(|fetched| is_kept(fetched)).map(|f| f.archive).collect();
-        self.forget(is_kept, &archives)
+        self.forget(is_kept, &archives)?;
+        self.remove_if_forgotten()
     }
 
     /// Notes what was healthy for when the component comes back, and which volumes without a name it had. That is known only while
     /// there are containers.
-    pub(super) fn note_aside(&self, volumes: Volumes) -> io::Result<()> {
+    pub(super) fn note_aside(
+        &self,
+        volumes: Volumes,
+        is_wanted: impl Fn(&Fetched) -> bool,
+    ) -> io::Result<()> {
         let Some(mut record) = self.record() else { return Ok(()) };
         let earlier = self.aside();
         let noted_of =
             |fingerprint: Digest| earlier.iter().find(|fetched| fetched.fingerprint == fingerprint);
         record.volumes.extend(noted_of(record.fingerprint).map(|f| f.volumes.clone()).unwrap_or_default());
-        let mut noted = record.kept_with(volumes);
+        let mut noted = record.kept_with(volumes, is_wanted);
         // Of what is tried again the containers may be gone.
         for fetched in &mut noted {
             if let Some(earlier) = noted_of(fetched.fingerprint) {
@@ -374,16 +367,17 @@ impl ProjectDirectory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.forget(|_| false, &BTreeSet::new())
+        self.forget(|_| false, &BTreeSet::new())?;
+        let mounts = Mounts::of(&self.path, &self.written);
+        if mounts.discard()? {
+            return Ok(Some(mounts.root().to_owned()));
+        }
+        self.remove_if_forgotten()
     }
 
-    fn forget(
-        &self,
-        is_kept: impl Fn(&Fetched) -> bool,
-        archives: &BTreeSet<Digest>,
-    ) -> io::Result<Option<PathBuf>> {
+    fn forget(&self, is_kept: impl Fn(&Fetched) -> bool, archives: &BTreeSet<Digest>) -> io::Result<()> {
         if !self.path.exists() {
-            return Ok(None);
+            return Ok(());
         }
         // The record goes last: until then a crash leaves a project that is seen and removed again.
         self.forget_fetched(is_kept)?;
@@ -394,18 +388,37 @@ impl ProjectDirectory {
                 _ => {}
             }
         }
-        let mounts = self.mounts();
-        remove_empty(&mounts)?;
-        if mounts.exists() {
-            return Ok(Some(mounts));
+        Ok(())
+    }
+
+    /// Removes the directory when nothing in it may be needed, and returns what could not be removed.
+    fn remove_if_forgotten(&self) -> io::Result<Option<PathBuf>> {
+        if !self.path.exists() {
+            return Ok(None);
         }
         if self.remove_gone_telling(&[])? {
             return Ok(Some(self.path.clone()));
         }
-        if !self.path.join(ASIDE).exists() && !self.path.join(FETCHED).exists() {
+        let is_needed = [ASIDE, FETCHED, Mounts::NAME].iter().any(|name| self.path.join(name).exists());
+        if !is_needed {
             fs::remove_dir_all(&self.path)?;
         }
         Ok(None)
+    }
+
+    /// Whether there is nothing but what an application keeps, or closed: at that only a person can do something. Mounts that
+    /// somebody emptied are removed.
+    pub(super) fn is_left_to_others(&self) -> io::Result<bool> {
+        let mut any = false;
+        for entry in fs::read_dir(&self.path)? {
+            any = true;
+            let name = entry?.file_name();
+            let name = name.to_string_lossy();
+            if name != Mounts::NAME && !name.starts_with(GONE) {
+                return Ok(false);
+            }
+        }
+        Ok(any && (Mounts::of(&self.path, &self.written).is_left()? || !self.entries(GONE)?.is_empty()))
     }
 
     /// Waits until nobody else works on this project.
@@ -451,27 +464,6 @@ impl ProjectLock {
     /// A standard input that is empty for whoever reads it, and keeps the lock for as long as they live.
     pub(super) fn as_input(&self) -> io::Result<std::process::Stdio> {
         Ok(self.file.try_clone()?.into())
-    }
-}
-
-/// Removes directories that hold no files, from the leaves up. What an application closed to others is its own, with
-/// whatever lies there: a service without privileges can neither look into it nor remove it.
-fn remove_empty(path: &Path) -> io::Result<()> {
-    use io::ErrorKind::{DirectoryNotEmpty, NotADirectory, NotFound, PermissionDenied};
-    let entries = match fs::read_dir(path) {
-        Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_empty(&entry.path())?;
-        }
-    }
-    match fs::remove_dir(path) {
-        Err(error) if matches!(error.kind(), DirectoryNotEmpty | PermissionDenied) => Ok(()),
-        result => result,
     }
 }
 
@@ -542,17 +534,42 @@ mod tests {
         let (_temp, directory) = directory();
         directory.write_record(&record()).unwrap();
         fs::create_dir_all(directory.unpacked(record().archive)).unwrap();
-        fs::create_dir_all(directory.mounts().join("empty/deeper")).unwrap();
-        fs::create_dir_all(directory.mounts().join("data")).unwrap();
+        for mount in ["unused/deeper", "data"] {
+            directory.make_mount(&directory.mounts().join(mount)).unwrap();
+        }
+        fs::create_dir_all(directory.mounts().join("data/pg_notify")).unwrap();
         fs::write(directory.mounts().join("data/rows"), b"1").unwrap();
         assert_eq!(directory.discard().unwrap(), Some(directory.mounts()));
         assert_eq!(fs::read(directory.mounts().join("data/rows")).unwrap(), b"1");
-        assert!(!directory.mounts().join("empty").exists() && directory.record().is_none());
+        assert!(directory.mounts().join("data/pg_notify").exists());
+        assert!(!directory.mounts().join("unused").exists() && directory.record().is_none());
+        assert!(directory.is_left_to_others().unwrap());
 
-        fs::remove_file(directory.mounts().join("data/rows")).unwrap();
+        // By hand.
+        fs::remove_dir_all(directory.mounts().join("data")).unwrap();
+        assert!(!directory.is_left_to_others().unwrap());
         assert_eq!(directory.discard().unwrap(), None);
         assert!(!directory.path.exists());
         assert_eq!(directory.discard().unwrap(), None);
+    }
+
+    #[test]
+    fn promise_7_what_is_set_aside_keeps_its_mounts_as_they_are() {
+        let (_temp, directory) = directory();
+        let data = directory.mounts().join("data");
+        for is_recorded in [true, false] {
+            directory.make_mount(&data).unwrap();
+            set_mode(&data, 0o700);
+            fs::create_dir_all(data.join("pg_notify")).unwrap();
+            directory.make_mount(&directory.mounts().join("unused")).unwrap();
+            if is_recorded {
+                directory.write_record(&Record { stage: Stage::Settled, ..record() }).unwrap();
+            }
+            assert_eq!(directory.set_aside(|_| true).unwrap(), None);
+            assert!(data.join("pg_notify").exists() && directory.mounts().join("unused").exists());
+            directory.discard().unwrap();
+            assert!(data.join("pg_notify").exists() && !directory.mounts().join("unused").exists());
+        }
     }
 
     /// As the service runs: root, and without any privilege of root.
@@ -616,23 +633,6 @@ mod tests {
     }
 
     #[test]
-    fn what_the_power_went_in_the_middle_of_is_no_mount_yet() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let (_temp, directory) = directory();
-        // As the service's mask has it.
-        let unfinished = directory.mounts().join(UNFINISHED);
-        fs::create_dir_all(&unfinished).unwrap();
-        set_mode(&unfinished, 0o700);
-        let mount = directory.mounts().join("data");
-        directory.make_mount(&mount).unwrap();
-        assert_eq!(fs::metadata(&mount).unwrap().permissions().mode() & 0o777, 0o755);
-        assert!(!unfinished.exists());
-        fs::write(mount.join("rows"), b"1").unwrap();
-        directory.make_mount(&mount).unwrap();
-        assert_eq!(fs::read(mount.join("rows")).unwrap(), b"1");
-    }
-
-    #[test]
     fn what_is_set_aside_is_known_until_it_is_removed_for_good() {
         let (_temp, directory) = directory();
         directory.set_aside(|_| false).unwrap();
@@ -656,11 +656,11 @@ mod tests {
         // An update of it, or it is being mended.
         for fingerprint in [Digest::of(b"newer"), good.fingerprint] {
             directory.create().unwrap();
-            let now = Record { fingerprint, before: good.clone().kept(), ..record() };
+            let now = Record { fingerprint, before: good.clone().kept(|_| false), ..record() };
             directory.write_record(&now).unwrap();
             let rows = std::collections::BTreeMap::from([("/rows".to_owned(), "a".to_owned())]);
             let volumes = Volumes::from([("db".to_owned(), rows)]);
-            directory.note_aside(volumes.clone()).unwrap();
+            directory.note_aside(volumes.clone(), |_| false).unwrap();
             directory.set_aside(|_| false).unwrap();
             assert_eq!(directory.volumes_of(good.fingerprint), volumes);
             directory.discard().unwrap();

@@ -131,14 +131,16 @@ impl Fetched {
     }
 }
 
-/// How many versions back can be gone without a network: the last good one, and those that were healthy since then but
-/// not for long enough.
+/// How many versions that were healthy are kept although nobody is known to want them: whoever is deployed again soon needs no
+/// network then.
 const BEFORE_MAX: usize = 3;
+/// All of them together. What is wanted is what may be gone back to, and that is a few; before anybody said what is, all is.
+const KEPT_MAX: usize = 8;
 
 impl Record {
     /// What is known to have been healthy, this one included where it was; for whatever comes next, which may be one of
-    /// them again.
-    pub(super) fn kept(self) -> Vec<Fetched> {
+    /// them again. However many were healthy since, but not for long enough, what is wanted stays.
+    pub(super) fn kept(self, is_wanted: impl Fn(&Fetched) -> bool) -> Vec<Fetched> {
         let was_well = self.stage == Stage::Settled;
         let this = was_well.then(|| Fetched {
             fingerprint: self.fingerprint,
@@ -153,17 +155,29 @@ impl Record {
                 kept.push(fetched);
             }
         }
-        kept.truncate(BEFORE_MAX);
+        let mut newer = 0..;
+        kept.retain(|fetched| newer.next().is_some_and(|newer| newer < BEFORE_MAX) || is_wanted(fetched));
+        kept.truncate(KEPT_MAX);
         kept
     }
 
     /// The same, with the volumes without a name of services that go now. Updates handed them on, also those that were never
     /// healthy and are not kept: so they are of all that came before, where nothing else is noted for the service.
-    pub(super) fn kept_with(mut self, left_behind: Volumes) -> Vec<Fetched> {
+    pub(super) fn kept_with(
+        mut self,
+        left_behind: Volumes,
+        is_wanted: impl Fn(&Fetched) -> bool,
+    ) -> Vec<Fetched> {
         self.volumes.extend(left_behind.clone());
-        let mut kept = self.kept();
+        let mut kept = self.kept(is_wanted);
         kept.iter_mut().for_each(|fetched| fetched.add_volumes(&left_behind));
         kept
+    }
+
+    /// The services that have to come up; those that are done may have no containers any more.
+    pub(super) fn awaited(&self) -> BTreeMap<String, Service> {
+        let services = self.services.iter().filter(|(name, _)| !self.done.contains(*name));
+        services.map(|(name, service)| (name.clone(), service.clone())).collect()
     }
 
     /// The images that it was started with, by name.
@@ -278,7 +292,7 @@ pub(super) mod tests {
     fn what_was_healthy_is_kept_and_what_was_not_is_not() {
         let of = |name: &str| Digest::of(name.as_bytes());
         let next = |before: Option<Record>, name: &str, stage| Record {
-            before: before.map(Record::kept).unwrap_or_default(),
+            before: before.map(|before| before.kept(|_| false)).unwrap_or_default(),
             fingerprint: of(name),
             archive: of(&format!("{name}.tgz")),
             stage,
@@ -304,6 +318,25 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn what_may_be_gone_back_to_is_kept_however_many_updates_follow_quickly() {
+        let of = |name: String| Digest::of(name.as_bytes());
+        let good = of("good".into());
+        let mut last = Record { fingerprint: good, stage: Stage::Settled, ..record() };
+        for number in 0..20 {
+            let before = last.kept(|fetched| fetched.fingerprint == good);
+            assert!(before.iter().any(|fetched| fetched.fingerprint == good), "{number}");
+            assert!(before.len() <= BEFORE_MAX + 1);
+            last = Record { fingerprint: of(number.to_string()), before, stage: Stage::Settled, ..record() };
+        }
+        // Nobody said yet what is wanted.
+        for number in 20..40 {
+            let before = last.kept(|_| true);
+            last = Record { fingerprint: of(number.to_string()), before, stage: Stage::Settled, ..record() };
+        }
+        assert_eq!(last.before.len(), KEPT_MAX);
+    }
+
+    #[test]
     fn promise_7_volumes_without_a_name_are_noted_where_it_is_gone_back_to() {
         let of = |name: &str| {
             let named = |service: &str| (service.to_owned(), [("/rows".to_owned(), name.to_owned())].into());
@@ -312,22 +345,22 @@ pub(super) mod tests {
         let good = Record { stage: Stage::Settled, ..record() };
         let newer = |stage| Record {
             fingerprint: Digest::of(b"newer"),
-            before: good.clone().kept(),
+            before: good.clone().kept(|_| false),
             stage,
             ..record()
         };
         let volumes =
             |kept: Vec<Fetched>| kept.into_iter().map(|fetched| fetched.volumes).collect::<Vec<_>>();
         // The one in between was never healthy, or not for long enough.
-        assert_eq!(volumes(newer(Stage::Started).kept_with(of("a"))), [of("a")]);
-        assert_eq!(volumes(newer(Stage::Settled).kept_with(of("a"))), [of("a"), of("a")]);
+        assert_eq!(volumes(newer(Stage::Started).kept_with(of("a"), |_| false)), [of("a")]);
+        assert_eq!(volumes(newer(Stage::Settled).kept_with(of("a"), |_| false)), [of("a"), of("a")]);
         // It is being mended.
-        let mended = Record { before: good.clone().kept(), stage: Stage::Begun, ..record() };
-        assert_eq!(volumes(mended.kept_with(of("a"))), [of("a")]);
+        let mended = Record { before: good.clone().kept(|_| false), stage: Stage::Begun, ..record() };
+        assert_eq!(volumes(mended.kept_with(of("a"), |_| false)), [of("a")]);
         // What is noted of an earlier one is its own; what runs has what its containers have.
         let other = Record { volumes: of("b"), ..good.clone() };
-        let newer = Record { before: other.clone().kept(), ..newer(Stage::Started) };
-        assert_eq!(volumes(newer.kept_with(of("a"))), [of("b")]);
-        assert_eq!(volumes(other.kept_with(of("a"))), [of("a")]);
+        let newer = Record { before: other.clone().kept(|_| false), ..newer(Stage::Started) };
+        assert_eq!(volumes(newer.kept_with(of("a"), |_| false)), [of("b")]);
+        assert_eq!(volumes(other.kept_with(of("a"), |_| false)), [of("a")]);
     }
 }

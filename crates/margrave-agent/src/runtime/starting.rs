@@ -14,6 +14,7 @@ use super::container::LABEL_PROJECT;
 use super::drift;
 use super::explain;
 use super::health;
+use super::jobs;
 use super::model::{self, Ownership};
 use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
 use super::program::RunError;
@@ -36,11 +37,19 @@ impl ComposeRuntime {
         let by_another =
             before.as_ref().filter(|record| record.is_mended_by_another(order.fingerprint(), here));
         let made_by = by_another.and_then(|record| record.compose.clone());
-        if let Some(record) = by_another {
+        let finished = match &before {
+            Some(record) if record.fingerprint == order.fingerprint() && !record.done.is_empty() => {
+                jobs::finished(record, &prepared.containers().await?)
+            }
+            _ => BTreeSet::new(),
+        };
+        // Some versions of Compose hash a service that is named without what it depends on in another way, and would make it anew.
+        let is_compared_here = by_another.is_some() || !finished.is_empty() && !cut_off;
+        if let Some(record) = before.as_ref().filter(|_| is_compared_here) {
             anew.extend(drift::strayed(record, &prepared.containers().await?));
+            anew.retain(|service| !finished.contains(service));
         }
-        let mut rest = vec!["--remove-orphans"];
-        rest.extend(by_another.map(|_| "--no-recreate"));
+        let rest = rest(prepared.model.services.keys(), &finished, is_compared_here);
         let services = &prepared.model.services;
         let mut given_back = prepared.directory.volumes_of(order.fingerprint());
         given_back.retain(|service, _| services.contains_key(service));
@@ -53,7 +62,7 @@ impl ComposeRuntime {
             left_behind.retain(|service, _| !services.contains_key(service));
         }
         prepared.model.given_back = still_here(&prepared.engine, given_back).await?;
-        let mut record = self.begin(order, &prepared, before, left_behind)?;
+        let mut record = self.begin(order, &prepared, before, left_behind, &finished)?;
         record.compose = made_by.or(record.compose);
         let deadline = Instant::now() + start_time_max(order);
         if !anew.is_empty() {
@@ -63,24 +72,18 @@ impl ComposeRuntime {
                 .collect();
             self.up(&prepared, &record, deadline, &anew).await?;
         }
-        let mut up = self.up(&prepared, &record, deadline, &rest).await;
-        // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
-        // and may trip over its own tidying: it renames the one while it still removes the other.
-        if let Err(failure) = &up
-            && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
-        {
-            tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
-            up = self.up(&prepared, &record, deadline, &rest).await;
+        if let Some(rest) = rest {
+            let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+            self.up_with_patience(&prepared, &record, deadline, &rest, cut_off).await?;
         }
-        if up.is_err() && stuck::cleared(&prepared).await? {
-            up = self.up(&prepared, &record, deadline, &rest).await;
-        }
-        up?;
         let containers = prepared.containers().await?;
         self.restarts().note_exits(containers.iter());
         let lately = self.lately();
         for (name, service) in &mut record.services {
             let container = containers.iter().find(|container| &container.service == name);
+            if container.is_none() && finished.contains(name) {
+                continue;
+            }
             service.hash = container.and_then(|container| container.config_hash.clone());
             service.adjustable = container.map(|container| container.adjustable.clone());
         }
@@ -95,6 +98,7 @@ impl ComposeRuntime {
             let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
             record.completed = ended.map(health::ending).collect();
             record.done = health::done(&record, &containers);
+            record.done.extend(finished);
         }
         record.stage = Stage::Settled;
         prepared.write(&record)?;
@@ -128,6 +132,7 @@ impl ComposeRuntime {
         prepared: &Prepared,
         before: Option<Record>,
         left_behind: Volumes,
+        finished: &BTreeSet<String>,
     ) -> Result<Record, Failure> {
         self.settle_on(&prepared.engine)?;
         let owner = Ownership {
@@ -155,7 +160,7 @@ impl ComposeRuntime {
         // What was noted of the same order still tells what hands did, should this try be cut off.
         let service = |name: &String, service: &model::Service| Service {
             replicas: service.replicas,
-            hash: None,
+            hash: same.filter(|_| finished.contains(name)).and_then(|r| r.services.get(name)?.hash.clone()),
             adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
             image: Some(service.needed().to_owned()),
             image_id: service.image_id.clone(),
@@ -165,7 +170,8 @@ impl ComposeRuntime {
         };
         let services = &model.services;
         let services = services.iter().map(|(name, s)| (name.clone(), service(name, s))).collect();
-        let before = before.map(|record| record.kept_with(left_behind));
+        let completed = same.filter(|_| !finished.is_empty()).map(|record| record.completed.clone());
+        let before = before.map(|record| record.kept_with(left_behind, |former| self.is_wanted(former)));
         let before = before.unwrap_or_else(|| prepared.directory.aside());
         let record = Record {
             assignment: order.assignment,
@@ -178,15 +184,39 @@ impl ComposeRuntime {
             services,
             volumes: model.given_back.clone(),
             perishable: model.perishable.clone(),
-            completed: BTreeSet::new(),
-            done: BTreeSet::new(),
+            completed: completed.unwrap_or_default(),
+            done: finished.clone(),
             stopped: BTreeSet::new(),
         };
         prepared.write(&record)?;
         Ok(record)
     }
 
-    /// Has Compose create and start everything. Compose may wait for one service before it starts another;
+    /// Once more where what is in the way is of an earlier try, and goes by itself or can be cleared away.
+    async fn up_with_patience(
+        &self,
+        prepared: &Prepared,
+        record: &Record,
+        deadline: Instant,
+        rest: &[&str],
+        cut_off: bool,
+    ) -> Result<(), Failure> {
+        let mut up = self.up(prepared, record, deadline, rest).await;
+        // A Compose that was killed while it replaced a container leaves two of them. The next one tidies up,
+        // and may trip over its own tidying: it renames the one while it still removes the other.
+        if let Err(failure) = &up
+            && (failure.code, cut_off) == (FailureCode::CreateFailed, true)
+        {
+            tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
+            up = self.up(prepared, record, deadline, rest).await;
+        }
+        if up.is_err() && stuck::cleared(prepared).await? {
+            up = self.up(prepared, record, deadline, rest).await;
+        }
+        up
+    }
+
+    /// Has Compose create and start everything, or what is named. Compose may wait for one service before it starts another;
     /// meanwhile a container that fails is seen at once (PK-101).
     async fn up(
         &self,
@@ -210,7 +240,7 @@ impl ComposeRuntime {
             Ok(finished) => finished,
             Err(RunError::TooLong { .. }) => {
                 let containers = prepared.containers().await?;
-                return Err(explain::too_long(&record.services, &containers));
+                return Err(explain::too_long(&record.awaited(), &containers));
             }
             Err(error) => {
                 *self.compose.lock().await = None;
@@ -225,5 +255,47 @@ impl ComposeRuntime {
         let containers = prepared.containers().await?;
         let new_ones = new_ones(containers, &before);
         Err(explain::up(prepared.project.as_str(), &new_ones, finished.code, &finished.errors))
+    }
+}
+
+/// What Compose is told to bring up, beside what is made anew: all, or what is not done, one by one. It would do a job again that
+/// others depend on; and without names it takes all, so nothing at all is told where all is done.
+fn rest<'a>(
+    services: impl Iterator<Item = &'a String>,
+    finished: &BTreeSet<String>,
+    is_compared_here: bool,
+) -> Option<Vec<String>> {
+    // What nobody ordered is gone already where it is the same order.
+    let first = if finished.is_empty() { "--remove-orphans" } else { "--no-deps" };
+    let mut rest = vec![first.to_owned()];
+    rest.extend(is_compared_here.then(|| "--no-recreate".to_owned()));
+    if finished.is_empty() {
+        return Some(rest);
+    }
+    let named: Vec<String> = services.filter(|name| !finished.contains(*name)).cloned().collect();
+    if named.is_empty() {
+        return None;
+    }
+    rest.extend(named);
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compose_is_told_nothing_about_what_is_done() {
+        let services = ["job", "web"].map(str::to_owned);
+        let check = |finished: &[&str], is_compared_here: bool, want: Option<&str>| {
+            let finished = finished.iter().map(|name| (*name).to_owned()).collect();
+            let told = rest(services.iter(), &finished, is_compared_here);
+            assert_eq!(told.map(|told| told.join(" ")).as_deref(), want);
+        };
+        check(&[], false, Some("--remove-orphans"));
+        check(&[], true, Some("--remove-orphans --no-recreate"));
+        check(&["job"], false, Some("--no-deps web"));
+        check(&["job"], true, Some("--no-deps --no-recreate web"));
+        check(&["job", "web"], true, None);
     }
 }

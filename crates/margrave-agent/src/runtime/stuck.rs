@@ -50,6 +50,7 @@ mod tests {
                 health: None,
                 restart_count: 0,
                 restart_policy: RestartPolicy::No,
+                stop_signal: None,
                 adjustable: Default::default(),
                 volumes: Default::default(),
             })

@@ -282,10 +282,32 @@ impl ComposeRuntime {
         directory.archives_but(&kept)
     }
 
+    /// Removes what was left where unpacking was cut off. Whoever unpacks the same again does so, too, but that may never be wanted.
+    async fn remove_half_unpacked(&self, directory: &ProjectDirectory) -> io::Result<()> {
+        let left = directory.half_unpacked()?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let Some(_lock) = directory.lock(Duration::ZERO).await? else {
+            self.sweep_due.store(true, Ordering::Relaxed);
+            return Ok(());
+        };
+        for (place, left) in left {
+            // Nobody fetches, but who was dropped while it unpacked may still be at it.
+            let Some(_nobody_unpacks) = self.components.unpacks_nothing_into(&place) else {
+                self.sweep_due.store(true, Ordering::Relaxed);
+                continue;
+            };
+            directory.remove_archives(vec![left])?;
+        }
+        Ok(())
+    }
+
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
         directory.remove_gone()?;
+        self.remove_half_unpacked(directory).await?;
         let fetched = directory.fetched();
         let is_stale = fetched.iter().any(|fetched| !self.is_wanted(fetched));
         let is_claimed = fetched.iter().any(|fetched| self.is_wanted(fetched));
@@ -299,7 +321,7 @@ impl ComposeRuntime {
         } else {
             // An archive that nothing is noted about may be in use: what was noted is lost.
             let is_idle = || io::Result::Ok(directory.is_only_aside() || !directory.has_archives()?);
-            is_stale || fetched.is_empty() && is_idle()?
+            is_stale || fetched.is_empty() && is_idle()? && !directory.is_left_to_others()?
         };
         if !goes {
             return Ok(());
@@ -496,6 +518,48 @@ mod tests {
         std::fs::remove_file(directory.override_file()).unwrap();
         runtime.sweep().await;
         assert!(!runtime.projects().join(project(1).as_str()).exists());
+    }
+
+    #[tokio::test]
+    async fn what_was_half_unpacked_when_the_power_went_goes_although_nobody_wants_it_any_more() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        let home = runtime.projects().join(project(1).as_str());
+        let place = directory.unpacked(Digest::of(b"overtaken"));
+        let name = place.file_name().unwrap().to_str().unwrap();
+        let left = ["unpacking", "replaced"].map(|what| home.join(format!(".{name}.{what}")));
+        left.iter().for_each(|left| std::fs::create_dir_all(left.join("web")).unwrap());
+        let runs = directory.unpacked(directory.record().unwrap().archive);
+        std::fs::create_dir(&runs).unwrap();
+        let at_it = runtime.components.unpacks_nothing_into(&place);
+        runtime.sweep().await;
+        assert!(left.iter().all(|left| left.exists()), "somebody unpacks there right now");
+        drop(at_it);
+        runtime.sweep().await;
+        assert!(!left.iter().any(|left| left.exists()) && runs.exists());
+        assert_eq!(std::fs::read_dir(&home).unwrap().count(), 3, "the record, the lock, and what runs");
+    }
+
+    #[tokio::test]
+    async fn what_a_removed_component_leaves_is_not_touched_again() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        directory.make_mount(&directory.mounts().join("data")).unwrap();
+        std::fs::write(directory.mounts().join("data/rows"), b"1").unwrap();
+        directory.discard().unwrap();
+        let home = runtime.projects().join(project(1).as_str());
+        std::fs::File::open(&home).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        runtime.sweep().await;
+        let modified = std::fs::metadata(&home).unwrap().modified().unwrap();
+        assert_eq!(modified, std::time::UNIX_EPOCH, "nothing was made or removed in it");
+        // By hand.
+        std::fs::remove_dir_all(directory.mounts().join("data")).unwrap();
+        runtime.sweep().await;
+        assert!(!home.exists());
     }
 
     #[tokio::test]

@@ -21,6 +21,7 @@ on_engine! {
     promise_5_another_restart_policy_or_limit_is_seen_and_undone,
     promise_5_a_network_taken_away_by_hand_comes_back,
     promise_5_a_network_given_back_by_hand_without_its_names_is_seen,
+    promise_3_a_job_that_is_done_is_not_done_again_when_another_service_is_mended,
     promise_3_a_repair_by_another_compose_makes_no_healthy_neighbour_anew,
     promise_3_an_image_that_gets_another_meaning_touches_nothing_that_runs,
     promise_5_what_is_mended_keeps_its_image_whatever_became_of_the_name,
@@ -250,6 +251,47 @@ services:
     rig.restarted().apply(&order).await.unwrap();
     assert_eq!(rig.container("web", "migrate"), "", "what is done is not done again");
     assert_eq!(rig.started_at(&rig.container("web", "web")), web);
+    rig.finish().await;
+}
+
+async fn promise_3_a_job_that_is_done_is_not_done_again_when_another_service_is_mended(rig: Rig) {
+    let compose = r#"
+services:
+  migrate: {image: "{IMAGE}", command: [sh, -c, "echo once >> /data/runs"], volumes: ["data:/data"]}
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    volumes: ["data:/data"]
+    depends_on: {migrate: {condition: service_completed_successfully}, other: {condition: service_started}}
+  other:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    depends_on: {migrate: {condition: service_completed_successfully}}
+volumes: {data: {}}
+"#;
+    let order = rig.applied("app", compose).await;
+    let of = |service: &str| rig.container("app", service);
+    let untouched = || ["migrate", "other"].map(|service| rig.started_at(&of(service)));
+    let before = untouched();
+    for lost in [&["stop"][..], &["rm", "-f"]] {
+        rig.docker(&[lost, &[of("web").as_str()]].concat());
+        assert_ne!(rig.health().await, Health::Healthy);
+        rig.runtime.apply(&order).await.unwrap();
+        rig.check_runs(&order).await;
+        assert_eq!(untouched(), before, "{lost:?}");
+    }
+    // Tidied away, it is not even made.
+    rig.docker(&["rm", &of("migrate")]);
+    let other = rig.started_at(&of("other"));
+    for _ in 0..2 {
+        rig.docker(&["stop", &of("web")]);
+        rig.restarted().apply(&order).await.unwrap();
+        rig.check_runs(&order).await;
+        assert_eq!((of("migrate").as_str(), rig.started_at(&of("other"))), ("", other.clone()));
+    }
+    assert_eq!(rig.exec(&of("web"), "cat /data/runs"), "once");
     rig.finish().await;
 }
 

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use margrave_core::device::{Device, Health, Observation};
+use margrave_core::device::{Assignment, Device, Health, Observation};
 use margrave_core::digest::Digest;
 use margrave_core::id::DeviceId;
+use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::report::restarted;
 use margrave_ledger::{Blobs, LedgerError, StateFile};
@@ -18,11 +19,12 @@ use margrave_wire::document;
 use margrave_wire::schedule::ScheduleBody;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 
 use crate::clock;
 use crate::identity::{Form, Identity, IdentityError};
 use crate::runtime::last_output;
+use crate::socket;
 
 /// What only a running agent knows.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +54,9 @@ pub struct Status {
     pub form: Form,
     pub certificate_expires: String,
     pub running: bool,
+    /// It runs and could not be asked, so that what only it knows is missing here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unheard: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_contact: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,10 +174,11 @@ pub enum StatusError {
 
 /// What the agent on `data` says, or what it wrote down last if none runs.
 pub async fn status(data: &Path) -> Result<Status, StatusError> {
-    match ask(data).await {
-        Some(status) => Ok(status),
-        None => read(data, None),
+    if let Some(status) = ask(data).await {
+        return Ok(status);
     }
+    let running = socket::is_running(data);
+    Ok(Status { running, unheard: running, ..read(data, None)? })
 }
 
 /// What is on disk under `data`, with what a running agent knows besides.
@@ -183,6 +189,21 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
     let device = device.unwrap_or_else(Device::blank);
     let blobs = Blobs::open(&data.join("documents"))?;
 
+    let name_of = |assignment: &Assignment| {
+        let documents = [assignment.wanted, assignment.here().held].into_iter().flatten();
+        documents.filter_map(|document| told(&blobs, &identity.device_id, document).1).next()
+    };
+    let is_worked_on = |assignment: &&Assignment| {
+        matches!(assignment.state, State::Installing | State::Updating | State::RollingBack | State::Deleting)
+    };
+    // While it cannot look, nobody's turn comes.
+    let looks = live.is_none_or(|live| live.runtime_trouble.is_none());
+    let under_way = device
+        .assignments()
+        .values()
+        .filter(|one| looks && is_worked_on(one))
+        .filter_map(name_of)
+        .collect::<Vec<_>>();
     let mut deployments = vec![];
     for (id, assignment) in device.assignments() {
         let of = |document: Option<Digest>| document.map(|digest| told(&blobs, &identity.device_id, digest));
@@ -214,7 +235,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
             code: failure.map(|failure| failure.code.to_string()),
             reason: failure.map(|failure| failure.message.clone()),
             ailment: assignment.beneath().and_then(|here| Some(here.failure.as_ref()?.message.clone())),
-            waiting: assignment.waiting.clone(),
+            waiting: assignment.waiting.clone().or_else(|| turn(assignment, &under_way)),
             went_back: assignment.gave_up().is_some(),
             components: components
                 .iter()
@@ -228,6 +249,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         form: identity.form(),
         certificate_expires: timestamp(expires),
         running: live.is_some(),
+        unheard: false,
         last_contact: live.and_then(|live| live.last_contact).or(device.contact().0).map(timestamp),
         trouble: live.and_then(|live| live.trouble.clone()),
         runtime_trouble: live.and_then(|live| live.runtime_trouble.clone()),
@@ -253,6 +275,17 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         bytes_sent: live.map(|live| live.bytes_sent),
         bytes_received: live.map(|live| live.bytes_received),
         bytes_written: live.map(|live| live.bytes_written),
+    })
+}
+
+/// That nothing keeps it from beginning but what is worked on now. The device says this to nobody else: it changes by the minute, and
+/// each telling would be a write to flash.
+fn turn(assignment: &Assignment, under_way: &[String]) -> Option<String> {
+    let waits = assignment.state == State::Pending && assignment.wanted.is_some();
+    let has_no_reason = assignment.failure.is_none() && assignment.next_try.is_none();
+    (waits && has_no_reason && !under_way.is_empty()).then(|| {
+        let is = if under_way.len() == 1 { "is" } else { "are" };
+        format!("waits for its turn: {} {is} worked on", under_way.join(", "))
     })
 }
 
@@ -296,7 +329,11 @@ impl std::fmt::Display for Status {
         if let Some(notice) = &self.identity_notice {
             writeln!(f, "identity      {notice}")?;
         }
-        let agent = if self.running { "running" } else { "not running (shown is what it wrote down last)" };
+        let agent = match (self.running, self.unheard) {
+            (true, false) => "running",
+            (true, true) => "running, and does not answer (shown is what it wrote down last)",
+            (false, _) => "not running (shown is what it wrote down last)",
+        };
         writeln!(f, "agent         {agent}")?;
         if let Some(contact) = &self.last_contact {
             writeln!(f, "last contact  {contact}")?;
@@ -386,26 +423,14 @@ pub fn timestamp(moment: Moment) -> String {
 /// Hundreds of deployments.
 const STATUS_BYTES_MAX: u64 = 4 << 20;
 
-fn socket(data: &Path) -> PathBuf {
+fn door(data: &Path) -> PathBuf {
     data.join("agent.sock")
 }
 
 /// Answers every connection with one JSON object, for as long as the agent runs.
 pub async fn serve(data: PathBuf, live: Arc<Mutex<Live>>) {
-    let path = socket(&data);
-    if let Err(error) = std::fs::remove_file(&path)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "a stale status socket could not be removed");
-    }
-    let listener = match UnixListener::bind(&path) {
-        Ok(listener) => listener,
-        Err(error) => {
-            // Status still works from the ledger; the device itself needs no socket.
-            tracing::warn!(path = %path.display(), %error, "no status socket");
-            return;
-        }
-    };
+    // Until there is one, status works from the ledger.
+    let listener = socket::listen(&door(&data), 0o600, None, socket::AGAIN_AFTER).await;
     loop {
         let Ok((mut stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -433,7 +458,7 @@ pub async fn serve(data: PathBuf, live: Arc<Mutex<Live>>) {
 
 async fn ask(data: &Path) -> Option<Status> {
     let exchange = async {
-        let stream = UnixStream::connect(socket(data)).await.ok()?;
+        let stream = UnixStream::connect(door(data)).await.ok()?;
         let mut text = vec![];
         stream.take(STATUS_BYTES_MAX).read_to_end(&mut text).await.ok()?;
         serde_json::from_slice(&text).ok()
@@ -483,5 +508,20 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn one_that_runs_and_could_not_be_asked_is_told_from_one_that_does_not_run() {
+        let shown = |more: serde_json::Value| {
+            let mut one = json!({"device": "line-1", "server": "https://server", "form": "g2", "certificateExpires": "later",
+                "manifestVersion": 7, "reportsWaiting": 0, "deployments": []});
+            one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value::<Status>(one).unwrap().to_string()
+        };
+        assert!(shown(json!({"running": true})).contains("agent         running\n"));
+        assert!(
+            shown(json!({"running": true, "unheard": true})).contains("running, and does not answer (shown")
+        );
+        assert!(shown(json!({"running": false})).contains("agent         not running (shown"));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) mod last_output;
 mod model;
 mod mounted;
 mod mounts;
-mod own_container;
+pub(crate) mod own_container;
 pub mod own_registry;
 mod perishable;
 mod pins;

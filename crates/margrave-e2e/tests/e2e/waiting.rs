@@ -184,6 +184,65 @@ fn mi_g2_210_a_schedule_is_set_seen_and_followed() {
 }
 
 #[test]
+fn what_is_set_on_the_device_goes_before_its_schedule_and_is_shown_on_both_sides() {
+    let (stage, mut running) = installed();
+    assert!(running.terminate().success());
+    let simulation = stage.path("line-1.simulation.json");
+    let simulation = simulation.to_str().expect("a plain path");
+    let simulated = ["--runtime", "simulated", "--simulation", simulation];
+    let _running = stage.run_agent("line-1", &[&simulated[..], &["--any-time", "--poll", "60s"]].concat());
+    let words = ["polls every 60s", "talks and changes at any time"];
+    let shown = wait_for("the server shows what is set on the device", || {
+        let shown = String::from_utf8(stage.margrave(&["device", "show", "line-1"]).stdout).ok()?;
+        words.iter().all(|words| shown.contains(words)).then_some(shown)
+    });
+    assert!(shown.contains("Set on it"), "{shown}");
+    let (_, status) = agent(&stage, "line-1", &["status"]);
+    for words in words {
+        assert!(status.contains(&format!("set here      {words}")), "{words} in\n{status}");
+    }
+    // Twelve hours from now: it does not open while this runs.
+    let hour = (jiff::Timestamp::now() + jiff::Span::new().hours(12)).strftime("%H").to_string();
+    let window = format!("daily {hour}:00-{hour}:01 UTC");
+    stage.json(&["schedule", "set", "fleet", "--window", &window]);
+    wait_for("the device hears of it", || {
+        (stage.agent_status("line-1")["schedule"]["windows"] == json!([window])).then_some(())
+    });
+    stage.json(&["deployment", "update", "hello", "--set", "greeting=now"]);
+    wait_for("the update went through the closed window", || {
+        let current = stage.assignment("line-1", "hello")?["current"] == true;
+        let began = stage.history("line-1", "hello").contains(&"UPDATING".to_owned());
+        (current && began).then_some(())
+    });
+    stage.wait_state("line-1", "hello", "INSTALLED");
+}
+
+#[test]
+fn a_technician_reads_of_what_waits_for_its_turn_whose_turn_it_is() {
+    let stage = Stage::start();
+    stage.join("line-1");
+    let simulation = stage.path("slow.json");
+    std::fs::write(&simulation, r#"{"pull": {"leastMillis": 600000}}"#).unwrap();
+    let simulation = simulation.to_str().expect("a plain path");
+    let _running = stage.run_agent("line-1", &["--runtime", "simulated", "--simulation", simulation]);
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let deploy = |name: &str, state: &str| {
+        stage.json(&["deploy", "hello", "--name", name, "--to", "line-1"]);
+        wait_for(&format!("{name} is {state}"), || {
+            let status = stage.agent_status("line-1");
+            let deployments = status["deployments"].as_array()?;
+            deployments.iter().find(|one| one["name"] == name && one["state"] == state).cloned()
+        })
+    };
+    assert!(deploy("first", "INSTALLING")["waiting"].is_null());
+    assert!(deploy("second", "INSTALLING")["waiting"].is_null());
+    let third = deploy("third", "PENDING");
+    let words = third["waiting"].as_str().unwrap_or_else(|| panic!("{third}"));
+    assert!(words.starts_with("waits for its turn: ") && words.ends_with(" are worked on"), "{words}");
+    assert!(words.contains("first") && words.contains("second"), "{words}");
+}
+
+#[test]
 fn mi_g2_210_in_a_known_downtime_a_device_is_quiet_and_not_in_trouble() {
     let (mut stage, _running) = installed();
     let from = jiff::Timestamp::now() - jiff::Span::new().hours(1);

@@ -9,6 +9,7 @@ mod aims;
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]
 mod chromium;
 mod crash;
+mod debts;
 mod demo;
 mod engine;
 mod failures;

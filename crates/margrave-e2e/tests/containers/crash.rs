@@ -82,6 +82,9 @@ const ARCHIVES: &str = "archives";
 const PROJECTS: &str = "projects";
 /// Without a kill at each of these, nothing is shown. Changes by the engine's socket are none as long as Compose can do all.
 const KINDS: [&str; 4] = [COMPOSE, LOOKS, ARCHIVES, PROJECTS];
+/// Half of these points have no file: threads that are started count with programs, and how often an agent looks is for the
+/// engine to say. Of eighty points these were none and two.
+const NEVER_PERCENT_MAX: usize = 5;
 /// Names one point, such as `update: before clone3 2 of Compose`, to try only that one.
 const ONLY: &str = "MARGRAVE_CRASH";
 
@@ -507,7 +510,7 @@ fn promise_8_an_agent_killed_around_everything_it_does_to_the_engine_continues_c
     }
     tell(&format!("recovery: longest {:?}", recoveries.iter().max()));
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
-    assert_eq!(aims.complaint(&[ARCHIVES, PROJECTS]), None);
+    assert_eq!(aims.complaint(&[ARCHIVES, PROJECTS], NEVER_PERCENT_MAX), None);
     if std::env::var_os(ONLY).is_none() {
         let (points, kinds) = (aims.hit().count(), aims.by_kind());
         assert!(points >= POINTS_MIN, "only {points} points");

@@ -32,6 +32,8 @@ const POINTS_MIN: usize = 300;
 const FAILURES_MAX: usize = 5;
 /// All that a device does to these is tried, whatever the network does.
 const MUST: &[&str] = &["ledger", "documents", "runtime", "directory"];
+/// How often a device speaks with the server is for the network to say.
+const NEVER_PERCENT_MAX: usize = 3;
 /// Names one point, such as `update: after fsync 2 of ledger at ledger/state.0`, to try only that one.
 const ONLY: &str = "MARGRAVE_CRASH";
 
@@ -72,7 +74,7 @@ fn promise_8_a_device_killed_before_and_after_everything_that_lasts_continues_co
     let tally = tally.into_inner().expect("nobody panicked with it");
     tell_of(&tally, begun.elapsed());
     assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n\n"));
-    assert_eq!(tally.aims.complaint(MUST), None);
+    assert_eq!(tally.aims.complaint(MUST, NEVER_PERCENT_MAX), None);
     let points = tally.aims.hit().count();
     assert!(points >= POINTS_MIN || std::env::var_os(ONLY).is_some(), "only {points} points");
 }

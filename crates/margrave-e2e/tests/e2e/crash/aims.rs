@@ -10,8 +10,6 @@ use crate::trap::{About, Point};
 
 /// After so many tries a point is one that only the first device came to.
 pub(crate) const ROUNDS_MAX: usize = 4;
-/// So many of a hundred points may never be hit: how often a device speaks with the server is for the network to say.
-const NEVER_PERCENT_MAX: usize = 3;
 
 /// A point and the number of its scenario.
 type Aim = (usize, Point);
@@ -93,16 +91,17 @@ impl Aims {
         self.all.difference(&self.hit).map(|aim| (aim.0, &aim.1, why(aim))).collect()
     }
 
-    /// Why what was hit does not show what it should; `must` are the kinds of which every point has to be hit.
-    pub(crate) fn complaint(&self, must: &[&str]) -> Option<String> {
+    /// Why what was hit does not show what it should: `must` are the kinds of which every point has to be hit, and of all
+    /// points at most so many of a hundred may never be.
+    pub(crate) fn complaint(&self, must: &[&str], never_percent_max: usize) -> Option<String> {
         let never = self.never();
         let not_hit = never.iter().find(|(_, point, _)| must.contains(&point.about.kind.as_str()));
         if let Some((_, point, why)) = not_hit {
             return Some(format!("nobody was ever killed {point}: {why}"));
         }
         let (never, all) = (never.len(), self.all.len());
-        (never * 100 > all * NEVER_PERCENT_MAX)
-            .then(|| format!("{never} of {all} points were never hit, more than {NEVER_PERCENT_MAX} of 100"))
+        (never * 100 > all * never_percent_max)
+            .then(|| format!("{never} of {all} points were never hit, more than {never_percent_max} of 100"))
     }
 }
 
@@ -121,15 +120,15 @@ fn a_point_is_hit_by_its_own_call_alone_and_what_is_left_is_tried_again_or_told(
         aims.sum(),
         "1 of 3 points hit, each another call, on {\"ledger\": 1}; 1 tries died elsewhere and 1 not at all, and were made again; 2 points never hit"
     );
-    let complaint = aims.complaint(&["ledger"]).expect("the ledger's was not hit");
+    let complaint = aims.complaint(&["ledger"], 3).expect("the ledger's was not hit");
     assert!(
         complaint.ends_with("after fsync 1 of ledger at ledger/state.0: nobody came to it"),
         "{complaint}"
     );
-    assert!(aims.complaint(&[]).is_some_and(|complaint| complaint.starts_with("2 of 3 points")));
+    assert!(aims.complaint(&[], 3).is_some_and(|complaint| complaint.starts_with("2 of 3 points")));
     // The same call again is no other point.
     aims.died(0, &ledger, Some(&ledger.about));
     aims.died(0, &ledger, Some(&ledger.about));
     aims.died(1, &server, Some(&server.about));
-    assert_eq!((aims.hit().count(), aims.complaint(&["ledger"])), (3, None));
+    assert_eq!((aims.hit().count(), aims.complaint(&["ledger"], 3)), (3, None));
 }

@@ -3,10 +3,13 @@
 //! `MARGRAVE_TEST_DOCKER_HOST` names the engine (see `CONTRIBUTING.md`). Without it these tests say that they
 //! are skipped; with `CI=true` they fail instead. Start with `plant.rs`.
 
+#[path = "../e2e/crash/aims.rs"]
+mod aims;
 #[path = "../e2e/chromium.rs"]
 #[allow(dead_code, reason = "shared with the process tests, which use the rest")]
 mod chromium;
 mod crash;
+mod debts;
 mod demo;
 mod engine;
 mod failures;

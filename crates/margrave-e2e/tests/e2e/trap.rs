@@ -5,14 +5,20 @@
 //! other deadly signal is only delivered on the way back to the program, when the call is done; SIGVTALRM is one that
 //! nobody handles and that leaves no core file.
 //!
-//! The n-th call is counted per thread. The agent does all that lasts in its one main thread, so the count is the same
-//! from run to run but for what the network decides; where a program really died is read off the trace and not assumed.
+//! `strace` counts per thread, and a signal comes at whichever thread is the first to make its n-th call. The agent keeps
+//! its ledger and its documents in one main thread and leaves archives to threads that come and go, so "the third
+//! `fsync`" alone would nearly always be the main thread's. A point therefore names its file wherever that has a name
+//! which is known before: then only calls on that file are counted (`-P`). What has none (a word to the server, a
+//! document called by its digest) is counted as the network and the threads have it, and may be something else the next
+//! time; so where a program really died is read off the trace and compared with what was meant.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use crate::stage::{Running, installed, skip, wait_for};
 
@@ -28,12 +34,29 @@ pub(crate) struct Point {
     pub(crate) call: String,
     pub(crate) nth: u32,
     pub(crate) side: Side,
+    pub(crate) about: About,
+}
+
+/// What a call is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct About {
+    /// In a word.
+    pub(crate) kind: String,
+    /// The file, under a name by which it is found on every device; then only calls on it are counted.
+    pub(crate) file: Option<String>,
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "of {}", self.kind)?;
+        self.file.as_ref().map_or(Ok(()), |file| write!(f, " at {file}"))
+    }
 }
 
 impl fmt::Display for Point {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = if self.side == Side::Before { "before" } else { "after" };
-        write!(f, "{side} {} {}", self.call, self.nth)
+        write!(f, "{side} {} {} {}", self.call, self.nth, self.about)
     }
 }
 
@@ -41,14 +64,19 @@ impl FromStr for Point {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no point such as \"after fsync 7\"");
-        let [side, call, nth] = text.split(' ').collect::<Vec<_>>()[..] else { return Err(wrong()) };
+        let wrong = || format!("{text:?} is no point such as \"after fsync 7 of ledger at ledger/state.0\"");
+        let (side, call, nth, kind, file) = match text.split(' ').collect::<Vec<_>>()[..] {
+            [side, call, nth, "of", kind] => (side, call, nth, kind, None),
+            [side, call, nth, "of", kind, "at", file] => (side, call, nth, kind, Some(file.to_owned())),
+            _ => return Err(wrong()),
+        };
         let side = match side {
             "before" => Side::Before,
             "after" => Side::After,
             _ => return Err(wrong()),
         };
-        Ok(Point { call: call.to_owned(), nth: nth.parse().map_err(|_| wrong())?, side })
+        let about = About { kind: kind.to_owned(), file };
+        Ok(Point { call: call.to_owned(), nth: nth.parse().map_err(|_| wrong())?, side, about })
     }
 }
 
@@ -95,45 +123,52 @@ impl Trap {
     /// A program whose lasting calls are written to `trace`; the program is the process that is started, and `strace`
     /// hides behind it. Programs that it starts are let go.
     pub(crate) fn watched(&self, trace: &Path, program: &Path) -> Command {
-        self.command(trace, program, LASTING, None)
+        self.command(trace, program, LASTING, &[])
     }
 
-    /// The same, for a program that is to die.
-    pub(crate) fn armed(&self, trace: &Path, program: &Path, point: &Point) -> Command {
+    /// The same, for a program that is to die; `file` is where the point's file is.
+    pub(crate) fn armed(&self, trace: &Path, program: &Path, point: &Point, file: Option<&Path>) -> Command {
         let signal = if point.side == Side::Before { "SIGKILL" } else { "SIGVTALRM" };
         let inject = format!("inject={}:signal={signal}:when={}", point.call, point.nth);
-        self.command(trace, program, &point.call, Some(&inject))
+        let mut more: Vec<&OsStr> = vec!["-e".as_ref(), inject.as_ref()];
+        more.extend(file.into_iter().flat_map(|file| ["-P".as_ref(), file.as_os_str()]));
+        self.command(trace, program, &point.call, &more)
     }
 
-    fn command(&self, trace: &Path, program: &Path, calls: &str, inject: Option<&str>) -> Command {
+    fn command(&self, trace: &Path, program: &Path, calls: &str, more: &[&OsStr]) -> Command {
         let mut command = Command::new(&self.strace);
         // What an earlier one left must not be taken for this one's.
         std::fs::write(trace, b"").expect("the stage's directory is writable");
         command.args(["-D", "-f", "-yy", "--detach-on=execve", "-o"]).arg(trace);
-        command.arg("-e").arg(format!("trace={calls}"));
-        if let Some(inject) = inject {
-            command.args(["-e", inject]);
-        }
-        command.arg(program);
+        command.arg("-e").arg(format!("trace={calls}")).args(more).arg(program);
         command
     }
 }
 
-/// Both sides of every call on something that `counts`, in the order of calls.
-pub(crate) fn points(trace: &Path, counts: impl Fn(&Call) -> bool) -> Vec<Point> {
-    let mut made: BTreeMap<(String, String), u32> = BTreeMap::new();
+/// Both sides of every call that is `about` something, in the order of calls. Equal ones of several threads are one.
+pub(crate) fn points(trace: &Path, about: impl Fn(&Call) -> Option<About>) -> Vec<Point> {
+    let (mut made, mut made_on_file) = (BTreeMap::new(), BTreeMap::new());
     let mut points: Vec<Point> = Vec::new();
     for call in calls(&read(trace)) {
-        let nth = made.entry((call.thread.clone(), call.name.clone())).or_default();
-        *nth += 1;
+        let by_thread = (call.thread.clone(), call.name.clone());
+        let of_all = counted(&mut made, by_thread.clone());
+        let of_file = counted(&mut made_on_file, (by_thread, call.target.clone()));
+        let Some(about) = about(&call) else { continue };
+        let nth = if about.file.is_some() { of_file } else { of_all };
         for side in call.sides() {
-            let point = Point { call: call.name.clone(), nth: *nth, side: *side };
-            if counts(&call) && !points.contains(&point) {
+            let point = Point { call: call.name.clone(), nth, side: *side, about: about.clone() };
+            if !points.contains(&point) {
                 points.push(point);
             }
         }
     }
     points
+}
+
+fn counted<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) -> u32 {
+    let count = counts.entry(key).or_default();
+    *count += 1;
+    *count
 }
 
 /// Where a program died that ended with `status`; an error when it was not where it should have.
@@ -145,9 +180,12 @@ pub(crate) fn died(trace: &Path, point: &Point, status: ExitStatus) -> Result<Ca
     }
     let text =
         wait_for("the trace is written", || Some(read(trace)).filter(|text| text.contains("+++ killed by")));
-    let last = calls(&text).pop().ok_or("it died before it did anything")?;
-    let as_meant = last.done == (point.side == Side::After);
-    as_meant.then_some(last).ok_or_else(|| format!("it did not die {point}:\n{text}"))
+    let mut made = BTreeMap::new();
+    // Other threads may have begun something since.
+    let at = calls(&text).into_iter().find(|call| counted(&mut made, call.thread.clone()) == point.nth);
+    let at = at.ok_or_else(|| format!("it died before it came to {point}:\n{text}"))?;
+    let as_meant = at.done == (point.side == Side::After);
+    as_meant.then_some(at).ok_or_else(|| format!("it did not die {point}:\n{text}"))
 }
 
 /// What becomes of a program that was to die: its end, or that it never came to the point.
@@ -157,8 +195,11 @@ pub(crate) enum Fate {
     Survived,
 }
 
+/// What is done again and again, such as asking for news, is done within this time also by whoever has all it wanted.
+const PATIENCE_AT_REST: Duration = Duration::from_secs(1);
+
 impl Fate {
-    /// Waits for the end of `program`, or until there is nothing left for it to do.
+    /// Waits for the end of `program`, or until it has had nothing left to do for a second.
     pub(crate) fn of(
         mut program: Running,
         trace: &Path,
@@ -166,9 +207,13 @@ impl Fate {
         mut finished: impl FnMut() -> bool,
     ) -> Result<Fate, String> {
         let what = format!("it dies {point}, or has nothing left to do");
+        let mut at_rest: Option<Instant> = None;
         let ended = wait_for(&what, || match program.ended() {
             Some(status) => Some(Some(status)),
-            None => finished().then_some(None),
+            None => {
+                at_rest = at_rest.or_else(|| finished().then(Instant::now));
+                at_rest.is_some_and(|since| since.elapsed() >= PATIENCE_AT_REST).then_some(None)
+            }
         });
         match ended {
             Some(status) => Ok(Fate::Died(died(trace, point, status)?)),
@@ -257,9 +302,10 @@ fn a_trace_is_read_as_strace_writes_it() {
             ("812", "rename", "/d/a.new", false),
         ]
     );
-    let point: Point = "after fsync 7".parse().expect("as it is shown");
-    assert_eq!(point.to_string(), "after fsync 7");
-    assert!("fsync 7".parse::<Point>().is_err());
+    for shown in ["after fsync 7 of ledger at ledger/state.0", "before writev 3 of server"] {
+        assert_eq!(shown.parse::<Point>().expect("as it is shown").to_string(), shown);
+    }
+    assert!("after fsync 7".parse::<Point>().is_err());
 }
 
 #[test]
@@ -277,13 +323,36 @@ fn a_program_dies_before_and_after_what_it_was_to_do() {
     let sh = Path::new("/bin/sh");
     assert!(run(trap.watched(&trace, sh)).success());
     wait_for("the trace is written", || read(&trace).contains("+++ exited").then_some(()));
-    let found = points(&trace, |call| call.target == file.display().to_string());
-    let shown: Vec<String> = found.iter().map(Point::to_string).collect();
-    assert_eq!(shown, ["before write 1", "after write 1", "before write 2", "after write 2"]);
-    for (point, left) in found.iter().zip(["", "one\n", "one\n", "one\ntwo\n"]) {
-        let status = run(trap.armed(&trace, sh, point));
-        let call = died(&trace, point, status).expect("it dies where it should");
-        assert_eq!(call.target, file.display().to_string());
-        assert_eq!(std::fs::read_to_string(&file).expect("it was opened"), left, "{point}");
+    let about = |call: &Call, named: bool| {
+        let is_it = call.target == file.display().to_string();
+        is_it.then(|| About { kind: "it".to_owned(), file: named.then(|| "file".to_owned()) })
+    };
+    for named in [false, true] {
+        let found = points(&trace, |call| about(call, named));
+        let shown: Vec<String> = found.iter().map(Point::to_string).collect();
+        let which = if named { "of it at file" } else { "of it" };
+        let expected = ["before write 1", "after write 1", "before write 2", "after write 2"];
+        assert_eq!(shown, expected.map(|point| format!("{point} {which}")));
+        for (point, left) in found.iter().zip(["", "one\n", "one\n", "one\ntwo\n"]) {
+            let status = run(trap.armed(&trace, sh, point, named.then_some(&file)));
+            let call = died(&trace, point, status).expect("it dies where it should");
+            assert_eq!(call.target, file.display().to_string());
+            assert_eq!(std::fs::read_to_string(&file).expect("it was opened"), left, "{point}");
+        }
     }
+}
+
+#[test]
+fn a_program_dies_at_a_file_whoever_of_it_writes_there() {
+    let Some(trap) = Trap::set() else { return };
+    let scratch = tempfile::tempdir().expect("a temporary directory");
+    let (trace, aimed) = (scratch.path().join("trace"), scratch.path().join("aimed"));
+    // As many calls on something else come first, by who would be the first to make its second.
+    let script = "echo 1 > other; echo 2 >> other; (echo 1 > aimed; echo 2 >> aimed; echo 3 >> aimed); true";
+    let point: Point = "after write 2 of it at aimed".parse().expect("a point");
+    let mut command = trap.armed(&trace, Path::new("/bin/sh"), &point, Some(&aimed));
+    command.current_dir(scratch.path()).args(["-c", script]);
+    let _ended = command.status().expect("a shell starts");
+    wait_for("the trace is written", || read(&trace).contains("+++ killed by").then_some(()));
+    assert_eq!(std::fs::read_to_string(&aimed).expect("it was opened"), "1\n2\n");
 }

@@ -1,7 +1,7 @@
 //! What happens to a device in its life, what must be true after each part of it, and one device that lives it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::operator::Operator;
 use crate::stage::{PATIENCE, Running, Stage, program};
-use crate::trap::{Call, Fate, Point, Trap, points};
+use crate::trap::{About, Call, Fate, Point, Trap, points};
 
 /// What an operator wants of a device, changed while the device is off.
 pub(super) struct Scenario {
@@ -193,13 +193,17 @@ impl<'a> Line<'a> {
         agent.kill();
         result?;
         self.assert_kept(scenario)?;
-        Ok(points(&trace, |call| self.kind(call).is_some()))
+        Ok(points(&trace, |call| self.about(call)))
     }
 
     /// Goes through the scenario until it dies at `point`.
     pub(super) fn die(&mut self, trap: &Trap, scenario: &Scenario, point: &Point) -> Result<Fate, String> {
         let trace = self.trace();
-        let agent = self.start(trap.armed(&trace, &program("margrave-agent"), point));
+        // Without the dot that the device's own directory is called by.
+        let path = |file: &String| self.data.join(file).components().collect::<PathBuf>();
+        let file = point.about.file.as_ref().map(path);
+        let armed = trap.armed(&trace, &program("margrave-agent"), point, file.as_deref());
+        let agent = self.start(armed);
         let fate = Fate::of(agent, &trace, point, || self.done(scenario).is_ok())?;
         let (_, device, recovery) =
             StateFile::<Device>::open(&self.data.join("ledger")).map_err(|error| error.to_string())?;
@@ -245,18 +249,22 @@ impl<'a> Line<'a> {
     }
 
     /// What a call is about, if it is one on something that lasts or a word to the server.
-    pub(super) fn kind(&self, call: &Call) -> Option<&'static str> {
+    pub(super) fn about(&self, call: &Call) -> Option<About> {
         if call.target == "server" {
-            return Some("server");
+            return Some(About { kind: "server".to_owned(), file: None });
         }
-        let path = PathBuf::from(&call.target);
-        let below = path.strip_prefix(&self.data).ok()?;
-        Some(match below.iter().next().and_then(|name| name.to_str()) {
+        let below = Path::new(&call.target).strip_prefix(&self.data).ok()?;
+        let kind = match below.iter().next().and_then(|name| name.to_str()) {
             Some("ledger") => "ledger",
             Some("documents") => "documents",
             Some(name) if name.starts_with("simulated.json") => "runtime",
             _ => "directory",
-        })
+        };
+        // Documents are called by their digest, and that is another one on every device.
+        let has_name = kind != "documents" || below.iter().count() == 1;
+        let name = below.to_str().map(|name| if name.is_empty() { "." } else { name });
+        let file = name.filter(|_| has_name).map(str::to_owned);
+        Some(About { kind: kind.to_owned(), file })
     }
 
     fn until_done(&mut self, scenario: &Scenario) -> Result<(), String> {
@@ -325,7 +333,7 @@ impl<'a> Line<'a> {
     }
 
     /// What may not be lost or done on the way. Asked once everything is at its end, because it does not mend itself.
-    fn assert_kept(&mut self, scenario: &Scenario) -> Result<(), String> {
+    pub(super) fn assert_kept(&mut self, scenario: &Scenario) -> Result<(), String> {
         let world = self.world()?;
         let starts = world.starts - self.starts_before;
         let enough = scenario.starts..=scenario.starts + self.starts_cut_off;

@@ -213,6 +213,21 @@ impl ComposeRuntime {
         if up.is_err() && stuck::cleared(prepared).await? {
             up = self.up(prepared, record, deadline, rest).await;
         }
+        // Whoever removes networks that nothing running is on takes it from what was stopped. Made anew, with what is in their
+        // volumes, containers are on the one that there is now.
+        if let Err(failure) = &up
+            && stuck::lacks_a_network(failure)
+        {
+            let mut stopped = stuck::stopped(prepared).await?;
+            stopped.retain(|service| !record.done.contains(service));
+            tracing::warn!(project = %prepared.project, %failure, ?stopped, "the containers' network is gone; they are made anew");
+            if !stopped.is_empty() {
+                let anew = ["--no-deps", "--force-recreate"].into_iter();
+                let anew: Vec<&str> = anew.chain(stopped.iter().map(String::as_str)).collect();
+                self.up(prepared, record, deadline, &anew).await?;
+                up = self.up(prepared, record, deadline, rest).await;
+            }
+        }
         up
     }
 

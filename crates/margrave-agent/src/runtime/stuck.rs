@@ -1,6 +1,8 @@
 //! Containers that an engine cannot start any more, because it was killed while it started them: it takes them for never
 //! started, and what it works with takes them for running. Every try ends the same until they are made anew.
 
+use std::collections::BTreeSet;
+
 use margrave_core::report::Failure;
 
 use super::container::{Container, Status};
@@ -20,6 +22,26 @@ pub(super) async fn cleared(prepared: &Prepared) -> Result<bool, Failure> {
     Ok(any)
 }
 
+/// Whether a container could not start because the network that it was made for is not there any more. Compose makes one of that name
+/// and goes on asking for the old one.
+pub(super) fn lacks_a_network(failure: &Failure) -> bool {
+    let words = failure.message.as_str();
+    words.split("network ").skip(1).any(|rest| rest.split_once(" not found").is_some_and(|(id, _)| is_id(id)))
+}
+
+/// As an engine names what it made itself: 64 hexadecimal digits.
+fn is_id(word: &str) -> bool {
+    word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The services of the project that have containers which do not run.
+pub(super) async fn stopped(prepared: &Prepared) -> Result<BTreeSet<String>, Failure> {
+    let containers = prepared.containers().await?.into_iter();
+    let stopped = containers.filter(|c| !matches!(c.status, Status::Running | Status::Paused));
+    let ordered = |service: &String| prepared.model.services.contains_key(service);
+    Ok(stopped.map(|container| container.service).filter(ordered).collect())
+}
+
 fn is_stuck(container: &Container) -> bool {
     let never_came_up = matches!(container.status, Status::Created | Status::Exited);
     // As containerd says it, and Docker after it: `task <id>: already exists`.
@@ -28,8 +50,25 @@ fn is_stuck(container: &Container) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use margrave_core::report::FailureCode;
+
     use super::*;
     use crate::runtime::container::RestartPolicy;
+
+    #[test]
+    fn only_a_network_that_the_engine_itself_named_is_one_that_is_gone() {
+        let id = "0f".repeat(32);
+        let lacks = |words: &str| lacks_a_network(&Failure::new(FailureCode::StartFailed, words));
+        assert!(lacks(&format!(
+            "Service web could not start: failed to set up container networking: network {id} not found."
+        )));
+        assert!(lacks(&format!("no network: network {id} not found.")));
+        for words in
+            ["network shop not found", "network not found", "image not found", &format!("network {id} found")]
+        {
+            assert!(!lacks(words), "{words}");
+        }
+    }
 
     #[test]
     fn only_what_the_engine_has_lost_track_of_is_made_anew() {

@@ -20,6 +20,7 @@ on_engine! {
     promise_5_a_paused_container_goes_on,
     promise_5_another_restart_policy_or_limit_is_seen_and_undone,
     promise_5_a_network_taken_away_by_hand_comes_back,
+    promise_5_a_network_taken_away_from_what_was_stopped_comes_back,
     promise_5_a_network_given_back_by_hand_without_its_names_is_seen,
     promise_3_a_job_that_is_done_is_not_done_again_when_another_service_is_mended,
     promise_3_a_repair_by_another_compose_makes_no_healthy_neighbour_anew,
@@ -179,6 +180,20 @@ async fn promise_5_a_network_taken_away_by_hand_comes_back(rig: Rig) {
     rig.check_runs(&order).await;
     let format = "{{len .Containers}}";
     assert_eq!(rig.docker(&["network", "inspect", "--format", format, &network]), "2");
+    rig.finish().await;
+}
+
+/// As `docker network prune` does.
+async fn promise_5_a_network_taken_away_from_what_was_stopped_comes_back(rig: Rig) {
+    let order = rig.applied("pair", PAIR).await;
+    let (web, other) = (rig.container("pair", "web"), rig.container("pair", "other"));
+    rig.docker(&["exec", &web, "sh", "-c", "echo kept > /data/kept"]);
+    rig.docker(&["stop", &web, &other]);
+    let network = format!("{}_default", rig.project("pair"));
+    rig.docker(&["network", "rm", &network]);
+    rig.runtime.apply(&order).await.unwrap();
+    rig.check_runs(&order).await;
+    assert_eq!(rig.docker(&["exec", &rig.container("pair", "web"), "cat", "/data/kept"]), "kept");
     rig.finish().await;
 }
 

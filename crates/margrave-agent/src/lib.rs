@@ -4,6 +4,7 @@
 //! `run.rs` is the loop, `upstream/` the server's side of it, `runtime/` the engine's, `identity.rs`
 //! and `keeper.rs` who this device is, `status.rs` what a technician sees,
 //! `hold.rs` how somebody says "not now", `supervisor.rs` what the service manager hears, `damage.rs` how a demo spoils a download.
+//! `unwritten.rs` says what goes on while nothing can be written down.
 
 pub mod clock;
 pub mod damage;
@@ -18,6 +19,7 @@ mod run;
 pub mod runtime;
 pub mod status;
 pub mod supervisor;
+mod unwritten;
 mod upstream;
 mod way;
 

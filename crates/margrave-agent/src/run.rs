@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use margrave_core::capabilities::Capabilities;
 use margrave_core::constraints;
-use margrave_core::device::{Action, Delivery, Device, Event, Hold, Reading, Settings, Trouble};
+use margrave_core::device::{Action, Delivery, Device, Event, Hold, Reading, Settings};
 use margrave_core::digest::{Digest, Document};
 use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::report::{Failure, FailureCode};
@@ -31,6 +31,7 @@ use crate::keeper::Keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
 use crate::supervisor::Supervisor;
+use crate::unwritten::{self, Unwritten};
 use crate::upstream::{Git, Link, Proof, Tongue, Upstream};
 use crate::way::Way;
 
@@ -172,7 +173,9 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     loop {
         while let Some(action) = agent.device.next(&agent.settings, clock::now()) {
             agent.absorb(Event::Began(action.clone()));
-            if let Err(error) = agent.commit() {
+            if let Err(error) = agent.commit()
+                && unwritten::needs_intent(&action)
+            {
                 // Not on disk, so not done: the failure comes back as the action's outcome, with its pause.
                 tracing::error!(%error, "the intent could not be written down");
                 agent.absorb(Event::Unbegun(action.clone()));
@@ -313,6 +316,7 @@ struct Agent {
     kept: Option<BTreeSet<Digest>>,
     /// Whether the server has answered a poll since the start; said once in the log.
     polled: bool,
+    unwritten: Unwritten,
 }
 
 impl Agent {
@@ -346,6 +350,7 @@ impl Agent {
             blobs,
             kept: None,
             polled: false,
+            unwritten: Unwritten::default(),
         };
         let mut readings = vec![];
         for (digest, (id, in_force)) in agent.device.kept() {
@@ -381,10 +386,12 @@ impl Agent {
     }
 
     /// The server hears who holds changes back, also while nothing waits for it, that a look it asked for is done, and that the
-    /// device cannot look.
+    /// device cannot look, or not write down what it sees.
     fn tell_of_passing(&mut self) {
-        let holds: Vec<Hold> = self.device.holds(clock::now()).into_iter().cloned().collect();
-        let (looked, blind) = (self.device.looked(), self.device.blind().cloned());
+        let now = clock::now();
+        let holds: Vec<Hold> = self.device.holds(now).into_iter().cloned().collect();
+        let blind = self.device.blind().or_else(|| self.unwritten.told(now)).cloned();
+        let looked = self.device.looked();
         let known = &self.own.capabilities;
         if holds != known.holds || looked != known.looked || blind != known.blind {
             self.become_now(Capabilities { holds, looked, blind, ..known.clone() });
@@ -468,7 +475,7 @@ impl Agent {
                 Ok(()) => Event::Fetched(Ok(delivery)),
                 Err(error) => {
                     tracing::error!(%error, "documents could not be kept");
-                    Event::Fetched(Err(Trouble::passing(error.to_string())))
+                    Event::Fetched(Err(unwritten::no_place(error.to_string())))
                 }
             },
             event => event,
@@ -502,7 +509,13 @@ impl Agent {
     }
 
     fn commit(&mut self) -> Result<(), LedgerError> {
-        self.ledger.commit(&self.device)?;
+        let written = self.ledger.commit(&self.device);
+        let is_back = self.unwritten.take_in(written.as_ref().err(), clock::now());
+        written?;
+        if is_back {
+            // What was not sent for want of a disk waits no longer.
+            self.absorb(Event::WayRenewed);
+        }
         let documents = self.device.documents();
         if self.kept.as_ref() != Some(&documents) {
             self.blobs.sweep(&documents);
@@ -646,12 +659,18 @@ fn cancelled(action: &Action) -> Event {
 }
 
 fn not_begun(action: &Action, error: &LedgerError) -> Event {
-    // Full or broken: either way it is the disk, and not what was to be done.
-    action.undone(&format!("not begun: {error}"), FailureCode::DiskFull)
+    let message = format!("not begun: {error}");
+    match action {
+        Action::Fetch(_) => Event::Fetched(Err(unwritten::no_place(message))),
+        // Full or broken: either way it is the disk, and not what was to be done.
+        _ => action.undone(&message, FailureCode::DiskFull),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use margrave_core::device::Trouble;
+
     use super::*;
     use crate::runtime::simulated::{SimulatedRuntime, Simulation};
 
@@ -682,6 +701,7 @@ mod tests {
             blobs: Blobs::open(&data.join("documents")).unwrap(),
             kept: None,
             polled: false,
+            unwritten: Unwritten::default(),
         }
     }
 

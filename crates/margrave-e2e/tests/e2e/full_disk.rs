@@ -1,4 +1,6 @@
-//! A disk that an application filled: the device is still told, tells and is helped from afar.
+//! A disk that an application filled, or that turned read-only: the device is still told, tells and is helped from afar.
+
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -54,4 +56,50 @@ fn on_a_full_disk_a_crash_is_told_and_what_crashed_is_removed_from_afar() {
     }
     let log = agent.log();
     assert!(log.contains("room that was kept for the state is used"), "it was not needed: {log}");
+}
+
+/// Read-only, as a file system does that found an error in itself, or whole again.
+fn remount(disk: &SmallDisk, how: &str) {
+    let mut mount = Command::new("mount");
+    let done = mount.args(["-o", &format!("remount,{how}")]).arg(disk.path()).status();
+    assert!(done.is_ok_and(|status| status.success()), "{} is not {how}", disk.path().display());
+}
+
+#[test]
+fn on_a_disk_that_turned_read_only_a_device_asks_on_says_why_it_does_nothing_and_goes_on_when_it_can() {
+    let stage = Stage::start();
+    let data = stage.join("line-1");
+    let Some(disk) = SmallDisk::mount(&data.join("ledger")) else { return };
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let agent = stage.run_agent("line-1", &["--runtime", "simulated", "--poll", "5s", "--wait", "0s"]);
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+
+    remount(&disk, "ro");
+    stage.json(&["deploy", "hello", "--name", "second", "--to", "line-1"]);
+    let shown = wait_for("the server hears why nothing happens", || {
+        let shown = stage.json(&["device", "show", "line-1"]);
+        shown["cannotLook"].is_object().then_some(shown)
+    });
+    let message = shown["cannotLook"]["message"].as_str().expect("it says why");
+    assert!(message.contains("cannot be written down") && message.contains("Read-only"), "{message}");
+    assert_eq!(shown["condition"], "pending", "{shown}");
+    let heard = shown["lastContact"].clone();
+    wait_for("it is heard of again", || {
+        (stage.json(&["device", "show", "line-1"])["lastContact"] != heard).then_some(())
+    });
+    assert_eq!(
+        stage.history("line-1", "second"),
+        Vec::<String>::new(),
+        "nothing is told that is not on disk"
+    );
+
+    remount(&disk, "rw");
+    stage.wait_state("line-1", "second", "INSTALLED");
+    wait_for("the server hears that it is well", || {
+        stage.json(&["device", "show", "line-1"])["cannotLook"].is_null().then_some(())
+    });
+    let log = agent.log();
+    let tries = log.matches("the intent could not be written down").count();
+    assert!(tries < 100, "it tries again all the time: {tries}");
 }

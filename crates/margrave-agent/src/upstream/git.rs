@@ -248,6 +248,7 @@ impl Git {
         if self.git(&here, None, &repository, Stdio::null(), READ_TIME_MAX, 1 << 16).await.is_ok() {
             return Ok(());
         }
+        forget_cut(&repository);
         // Only the newest commit: history is the server's affair.
         let arguments: Vec<OsString> = [
             "fetch",
@@ -479,6 +480,18 @@ fn packs(repository: &Path) -> usize {
     })
 }
 
+/// Takes away what fetches left that were cut off. Nobody else does, because git tidies up nothing here.
+fn forget_cut(repository: &Path) {
+    // A repository that is not there has none.
+    let Ok(entries) = std::fs::read_dir(repository.join("objects/pack")) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("tmp_")) {
+        let path = entry.path();
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(path = %path.display(), %error, "a piece of a fetch that was cut off stays");
+        }
+    }
+}
+
 /// What `cat-file --batch` prints for each name: a line with its kind and size, the bytes, and a line break.
 fn parse_batch(output: &[u8], names: &[String], size_max: u64) -> Result<Vec<Vec<u8>>, GitError> {
     let mut rest = output;
@@ -541,5 +554,30 @@ mod tests {
         };
         assert_eq!(value("http.extraHeader"), "Authorization: Basic dTp0b2tlbg==");
         assert_eq!((value("protocol.allow"), value("http.sslCAInfo")), ("never".into(), "/d/a.pem".into()));
+    }
+
+    #[tokio::test]
+    async fn what_a_fetch_left_that_was_cut_off_is_gone_before_the_next_one() {
+        let data = tempfile::tempdir().unwrap();
+        let access = Access {
+            // Nobody listens there.
+            url: "https://127.0.0.1:1/x.git".into(),
+            secret: "u:token".into(),
+            until: None,
+            authority: None,
+        };
+        let git = Git::new(GitSource::Server, data.path());
+        let fetch = async || git.fetch(&access, &"0".repeat(40)).await.unwrap_err();
+        let first = fetch().await;
+        assert!(matches!(first, GitError::Failed(_)), "{first:?}");
+        let packs = git.repository().join("objects/pack");
+        for name in ["tmp_pack_Xa1b2c", "tmp_idx_Xa1b2c", "pack-1.pack", "pack-1.keep"] {
+            std::fs::write(packs.join(name), b"").unwrap();
+        }
+        fetch().await;
+        let left = std::fs::read_dir(&packs).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut left: Vec<_> = left.map(|name| name.into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["pack-1.keep", "pack-1.pack"]);
     }
 }

@@ -11,7 +11,6 @@
 //!
 //! Whether a hold is allowed is decided in `margrave_core::device`.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +21,8 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+use crate::socket::{self, AGAIN_AFTER, is_running};
+
 /// A request has a name and a sentence; more is none.
 const REQUEST_BYTES_MAX: u64 = 4096;
 /// Of what somebody says beyond that, so much is read away to let them have the answer.
@@ -30,8 +31,6 @@ const UNREAD_BYTES_MAX: u64 = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Conversations at the same time; others wait.
 const TALKS_MAX: usize = 8;
-/// Between two tries to make a socket, such as on a disk that is full.
-const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// What is asked of the agent.
 #[derive(Debug, Serialize, Deserialize)]
@@ -146,57 +145,19 @@ pub async fn ask(data: &Path, wish: &Wish) -> Result<Reply, HoldError> {
     }
 }
 
-/// Whether an agent has this directory, or nobody can tell. Who was told that none does relies on it that nothing changes.
-fn is_running(data: &Path) -> bool {
-    match std::fs::File::open(data.join("lock")) {
-        Ok(lock) => lock.try_lock_shared().is_err(),
-        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
-    }
-}
-
 /// Listens on both sockets for as long as the agent runs.
 pub(crate) async fn serve(data: PathBuf, asked: mpsc::Sender<Asked>) {
     let (own, applications) = (control(&data), applications(&data));
     let own = async {
-        let listener = listen(&own, 0o600, None, LISTEN_AGAIN_AFTER).await;
+        let listener = socket::listen(&own, 0o600, None, AGAIN_AFTER).await;
         take(listener, asked.clone(), true).await;
     };
     // Containers get this directory, and few of them run as root; a service's umask would close it to them.
     let applications = async {
-        let listener = listen(&applications, 0o666, Some(0o755), LISTEN_AGAIN_AFTER).await;
+        let listener = socket::listen(&applications, 0o666, Some(0o755), AGAIN_AFTER).await;
         take(listener, asked.clone(), false).await;
     };
     tokio::join!(own, applications);
-}
-
-/// The device itself needs no socket; who has to hold changes back does, as soon as there can be one.
-async fn listen(path: &Path, mode: u32, directory_mode: Option<u32>, again_after: Duration) -> UnixListener {
-    let bound = || {
-        if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory)?;
-            if let Some(mode) = directory_mode {
-                std::fs::set_permissions(directory, std::fs::Permissions::from_mode(mode))?;
-            }
-        }
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-        Ok(listener)
-    };
-    let mut is_told = false;
-    loop {
-        match bound() {
-            Ok(listener) => return listener,
-            Err(error) if !std::mem::replace(&mut is_told, true) => {
-                tracing::warn!(path = %path.display(), %error, "changes cannot be held back over this socket yet");
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(again_after).await;
-    }
 }
 
 async fn take(listener: UnixListener, asked: mpsc::Sender<Asked>, everybodys: bool) {
@@ -256,19 +217,6 @@ async fn talk_with(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[tokio::test]
-    async fn a_socket_is_made_as_soon_as_there_can_be_one() {
-        let data = tempfile::tempdir().unwrap();
-        let path = applications(data.path());
-        // As long as it lies there, there is no place for the directory.
-        std::fs::write(data.path().join("apps"), b"").unwrap();
-        let listening = listen(&path, 0o666, Some(0o755), Duration::from_millis(10));
-        let mended = async { std::fs::remove_file(data.path().join("apps")).unwrap() };
-        let (_listener, ()) =
-            tokio::time::timeout(PATIENCE, async { tokio::join!(listening, mended) }).await.unwrap();
-        UnixStream::connect(&path).await.unwrap();
-    }
 
     #[tokio::test]
     async fn nobody_is_told_that_no_agent_runs_while_one_does() {

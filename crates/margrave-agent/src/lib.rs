@@ -4,7 +4,7 @@
 //! `run.rs` is the loop, `upstream/` the server's side of it, `runtime/` the engine's, `identity.rs`
 //! and `keeper.rs` who this device is, `status.rs` what a technician sees,
 //! `hold.rs` how somebody says "not now", `supervisor.rs` what the service manager hears, `damage.rs` how a demo spoils a download.
-//! `unwritten.rs` says what goes on while nothing can be written down.
+//! `unwritten.rs` says what goes on while nothing can be written down, `socket.rs` where a technician and applications are heard.
 
 pub mod clock;
 pub mod damage;
@@ -17,6 +17,7 @@ mod process;
 pub mod registry_login;
 mod run;
 pub mod runtime;
+mod socket;
 pub mod status;
 pub mod supervisor;
 mod unwritten;

@@ -18,11 +18,12 @@ use margrave_wire::document;
 use margrave_wire::schedule::ScheduleBody;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 
 use crate::clock;
 use crate::identity::{Form, Identity, IdentityError};
 use crate::runtime::last_output;
+use crate::socket;
 
 /// What only a running agent knows.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +53,9 @@ pub struct Status {
     pub form: Form,
     pub certificate_expires: String,
     pub running: bool,
+    /// It runs and could not be asked, so that what only it knows is missing here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unheard: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_contact: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,10 +173,11 @@ pub enum StatusError {
 
 /// What the agent on `data` says, or what it wrote down last if none runs.
 pub async fn status(data: &Path) -> Result<Status, StatusError> {
-    match ask(data).await {
-        Some(status) => Ok(status),
-        None => read(data, None),
+    if let Some(status) = ask(data).await {
+        return Ok(status);
     }
+    let running = socket::is_running(data);
+    Ok(Status { running, unheard: running, ..read(data, None)? })
 }
 
 /// What is on disk under `data`, with what a running agent knows besides.
@@ -228,6 +233,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         form: identity.form(),
         certificate_expires: timestamp(expires),
         running: live.is_some(),
+        unheard: false,
         last_contact: live.and_then(|live| live.last_contact).or(device.contact().0).map(timestamp),
         trouble: live.and_then(|live| live.trouble.clone()),
         runtime_trouble: live.and_then(|live| live.runtime_trouble.clone()),
@@ -296,7 +302,11 @@ impl std::fmt::Display for Status {
         if let Some(notice) = &self.identity_notice {
             writeln!(f, "identity      {notice}")?;
         }
-        let agent = if self.running { "running" } else { "not running (shown is what it wrote down last)" };
+        let agent = match (self.running, self.unheard) {
+            (true, false) => "running",
+            (true, true) => "running, and does not answer (shown is what it wrote down last)",
+            (false, _) => "not running (shown is what it wrote down last)",
+        };
         writeln!(f, "agent         {agent}")?;
         if let Some(contact) = &self.last_contact {
             writeln!(f, "last contact  {contact}")?;
@@ -386,26 +396,14 @@ pub fn timestamp(moment: Moment) -> String {
 /// Hundreds of deployments.
 const STATUS_BYTES_MAX: u64 = 4 << 20;
 
-fn socket(data: &Path) -> PathBuf {
+fn door(data: &Path) -> PathBuf {
     data.join("agent.sock")
 }
 
 /// Answers every connection with one JSON object, for as long as the agent runs.
 pub async fn serve(data: PathBuf, live: Arc<Mutex<Live>>) {
-    let path = socket(&data);
-    if let Err(error) = std::fs::remove_file(&path)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %path.display(), %error, "a stale status socket could not be removed");
-    }
-    let listener = match UnixListener::bind(&path) {
-        Ok(listener) => listener,
-        Err(error) => {
-            // Status still works from the ledger; the device itself needs no socket.
-            tracing::warn!(path = %path.display(), %error, "no status socket");
-            return;
-        }
-    };
+    // Until there is one, status works from the ledger.
+    let listener = socket::listen(&door(&data), 0o600, None, socket::AGAIN_AFTER).await;
     loop {
         let Ok((mut stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -433,7 +431,7 @@ pub async fn serve(data: PathBuf, live: Arc<Mutex<Live>>) {
 
 async fn ask(data: &Path) -> Option<Status> {
     let exchange = async {
-        let stream = UnixStream::connect(socket(data)).await.ok()?;
+        let stream = UnixStream::connect(door(data)).await.ok()?;
         let mut text = vec![];
         stream.take(STATUS_BYTES_MAX).read_to_end(&mut text).await.ok()?;
         serde_json::from_slice(&text).ok()
@@ -483,5 +481,20 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
+    }
+
+    #[test]
+    fn one_that_runs_and_could_not_be_asked_is_told_from_one_that_does_not_run() {
+        let shown = |more: serde_json::Value| {
+            let mut one = json!({"device": "line-1", "server": "https://server", "form": "g2", "certificateExpires": "later",
+                "manifestVersion": 7, "reportsWaiting": 0, "deployments": []});
+            one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value::<Status>(one).unwrap().to_string()
+        };
+        assert!(shown(json!({"running": true})).contains("agent         running\n"));
+        assert!(
+            shown(json!({"running": true, "unheard": true})).contains("running, and does not answer (shown")
+        );
+        assert!(shown(json!({"running": false})).contains("agent         not running (shown"));
     }
 }

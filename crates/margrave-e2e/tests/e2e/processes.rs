@@ -179,6 +179,22 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
 
 /// As `packaging/systemd/margrave-agent.service` has it started.
 #[test]
+fn an_agent_that_runs_and_cannot_be_asked_is_not_called_stopped() {
+    let stage = Stage::start();
+    let data = stage.join("line-1");
+    let mut agent = stage.simulated("line-1", "10ms");
+    let socket = data.join("agent.sock");
+    wait_for("it can be asked", || socket.exists().then_some(()));
+    std::fs::remove_file(&socket).unwrap();
+    let status = stage.agent_status("line-1");
+    assert_eq!((&status["running"], &status["unheard"]), (&true.into(), &true.into()), "{status}");
+    assert!(agent.terminate().success());
+    let status = stage.agent_status("line-1");
+    assert_eq!(status["running"], false, "{status}");
+    assert!(status["unheard"].is_null(), "{status}");
+}
+
+#[test]
 fn the_service_manager_hears_that_an_agent_is_ready_alive_and_stopping() {
     let stage = Stage::start();
     let data = stage.join("line-1");

@@ -4,7 +4,8 @@
 //! `run.rs` is the loop, `upstream/` the server's side of it, `runtime/` the engine's, `identity.rs`
 //! and `keeper.rs` who this device is, `status.rs` what a technician sees,
 //! `hold.rs` how somebody says "not now", `supervisor.rs` what the service manager hears, `damage.rs` how a demo spoils a download.
-//! `unwritten.rs` says what goes on while nothing can be written down, `socket.rs` where a technician and applications are heard.
+//! `unwritten.rs` says what goes on while nothing can be written down, `socket.rs` where a technician and applications are heard,
+//! and `stranded.rs` when only a new start leads back to the engine.
 
 pub mod clock;
 pub mod damage;
@@ -19,6 +20,7 @@ mod run;
 pub mod runtime;
 mod socket;
 pub mod status;
+mod stranded;
 pub mod supervisor;
 mod unwritten;
 mod upstream;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use margrave_core::capabilities::Capabilities;
 use margrave_core::constraints;
@@ -30,6 +30,7 @@ use crate::identity::{
 use crate::keeper::Keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
+use crate::stranded::Stranded;
 use crate::supervisor::Supervisor;
 use crate::unwritten::{self, Unwritten};
 use crate::upstream::{Git, Link, Proof, Tongue, Upstream};
@@ -74,6 +75,10 @@ pub enum RunError {
     Lock(PathBuf, #[source] std::io::Error),
     #[error("the server's address in the identity is not usable: {0}")]
     Address(String),
+    #[error(
+        "the container engine has not answered for minutes at the socket that was mounted into this container; it ends, so that its restart policy mounts the socket that is there now"
+    )]
+    Stranded,
 }
 
 /// How often to look for an engine that is not there: often enough for a technician who has just installed it.
@@ -170,7 +175,8 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     let mut doing: JoinSet<(u64, Event)> = JoinSet::new();
     let mut under_way: BTreeMap<u64, (Action, tokio::task::AbortHandle)> = BTreeMap::new();
     let mut ticket = 0u64;
-    loop {
+    let mut stranded = Stranded::here();
+    let is_stranded = loop {
         while let Some(action) = agent.device.next(&agent.settings, clock::now()) {
             agent.absorb(Event::Began(action.clone()));
             if let Err(error) = agent.commit()
@@ -189,6 +195,9 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             under_way.insert(number, (action, handle));
         }
         agent.publish_status(&live, &upstream, &way);
+        if stranded.take_in(agent.device.runtime_trouble(), Instant::now()) {
+            break true;
+        }
         supervisor.beat(&agent.device);
         let obsolete: Vec<u64> = under_way
             .iter()
@@ -241,15 +250,15 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
                 }
             }
             () = tokio::time::sleep(nap) => {}
-            _ = shutdown.wait_for(|stop| *stop) => break,
+            _ = shutdown.wait_for(|stop| *stop) => break false,
         }
-    }
+    };
     supervisor.stopping();
     tracing::info!("stopping; what runs keeps running");
     doing.shutdown().await;
     background.shutdown().await;
     agent.commit()?;
-    Ok(())
+    if is_stranded { Err(RunError::Stranded) } else { Ok(()) }
 }
 
 /// Says so whenever something happens to a container of ours, at most once a second.

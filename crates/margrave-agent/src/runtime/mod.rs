@@ -23,7 +23,7 @@ mod images;
 pub(crate) mod last_output;
 mod model;
 mod mounted;
-mod own_container;
+pub(crate) mod own_container;
 pub mod own_registry;
 mod perishable;
 mod pins;

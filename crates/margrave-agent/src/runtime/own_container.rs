@@ -31,9 +31,7 @@ pub(super) enum Sight {
 impl Sight {
     /// Asks the kernel who we are, and the engine what it gave us.
     pub(super) async fn of(data: &Path, engine: &Engine) -> Result<Sight, EngineError> {
-        let Some(id) = std::fs::read_to_string(MOUNTS).ok().as_deref().and_then(own_id) else {
-            return Ok(Sight::Same);
-        };
+        let Some(id) = id() else { return Ok(Sight::Same) };
         // An engine that does not know us is not the one that we are a container of; it may share files or not, and
         // nobody can tell.
         let Some(answer) = engine.inspected(&id).await? else { return Ok(Sight::Same) };
@@ -75,7 +73,11 @@ struct Mount {
     destination: PathBuf,
 }
 
-/// The id of the container that this process is in.
+/// The id of the container that this process is in, if it is in one.
+pub(crate) fn id() -> Option<String> {
+    std::fs::read_to_string(MOUNTS).ok().as_deref().and_then(own_id)
+}
+
 fn own_id(mounts: &str) -> Option<String> {
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(3);

@@ -1,0 +1,63 @@
+//! An agent in a container whose engine is out of reach for good.
+//!
+//! A container keeps the socket that was mounted when it started. Where the engine has made a new one since (it was upgraded, or its socket unit
+//! was started anew), nobody answers at the old one, however long one waits. Only a new start of the container mounts what is there
+//! now, so the process ends, and whoever keeps the container brings it back. On the machine itself a path leads to the new socket.
+
+use std::time::{Duration, Instant};
+
+use margrave_core::report::{Failure, FailureCode};
+
+use crate::runtime::own_container;
+
+/// An engine that is restarted or upgraded is back by then. One that is away for longer costs a start of the agent every
+/// five minutes, which harms nothing.
+const ENDS_AFTER: Duration = Duration::from_secs(5 * 60);
+
+#[derive(Debug)]
+pub(crate) struct Stranded {
+    in_container: bool,
+    /// Of this process, and by a clock that nobody sets: what was seen before a start says nothing about the socket that it brought.
+    since: Option<Instant>,
+}
+
+impl Stranded {
+    pub(crate) fn here() -> Stranded {
+        Stranded { in_container: own_container::id().is_some(), since: None }
+    }
+
+    /// How the last look at the engine went; whether there is no use in waiting for it here.
+    pub(crate) fn take_in(&mut self, trouble: Option<&Failure>, now: Instant) -> bool {
+        let is_away = trouble.is_some_and(|failure| failure.code == FailureCode::RuntimeUnreachable);
+        if !self.in_container || !is_away {
+            self.since = None;
+            return false;
+        }
+        now.duration_since(*self.since.get_or_insert(now)) >= ENDS_AFTER
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(in_container: bool, code: FailureCode, looks: &[(u64, bool)]) -> bool {
+        let start = Instant::now();
+        let away = Failure::new(code, "No answer.");
+        let mut stranded = Stranded { in_container, since: None };
+        let one = |(minutes, is_away): &(u64, bool)| {
+            stranded.take_in(is_away.then_some(&away), start + Duration::from_secs(minutes * 60))
+        };
+        looks.iter().map(one).last().unwrap()
+    }
+
+    #[test]
+    fn only_in_a_container_an_agent_ends_when_its_engine_has_not_answered_for_minutes() {
+        use FailureCode::{RuntimeMissing, RuntimeUnreachable};
+        assert!(after(true, RuntimeUnreachable, &[(0, true), (3, true), (5, true)]));
+        assert!(!after(true, RuntimeUnreachable, &[(0, true), (4, true)]));
+        assert!(!after(true, RuntimeUnreachable, &[(0, true), (3, false), (4, true), (8, true)]));
+        assert!(!after(false, RuntimeUnreachable, &[(0, true), (60, true)]));
+        assert!(!after(true, RuntimeMissing, &[(0, true), (60, true)]), "no start brings an engine");
+    }
+}

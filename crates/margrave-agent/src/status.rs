@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use margrave_core::device::{Device, Health, Observation};
+use margrave_core::device::{Assignment, Device, Health, Observation};
 use margrave_core::digest::Digest;
 use margrave_core::id::DeviceId;
+use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::report::restarted;
 use margrave_ledger::{Blobs, LedgerError, StateFile};
@@ -188,6 +189,21 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
     let device = device.unwrap_or_else(Device::blank);
     let blobs = Blobs::open(&data.join("documents"))?;
 
+    let name_of = |assignment: &Assignment| {
+        let documents = [assignment.wanted, assignment.here().held].into_iter().flatten();
+        documents.filter_map(|document| told(&blobs, &identity.device_id, document).1).next()
+    };
+    let is_worked_on = |assignment: &&Assignment| {
+        matches!(assignment.state, State::Installing | State::Updating | State::RollingBack | State::Deleting)
+    };
+    // While it cannot look, nobody's turn comes.
+    let looks = live.is_none_or(|live| live.runtime_trouble.is_none());
+    let under_way = device
+        .assignments()
+        .values()
+        .filter(|one| looks && is_worked_on(one))
+        .filter_map(name_of)
+        .collect::<Vec<_>>();
     let mut deployments = vec![];
     for (id, assignment) in device.assignments() {
         let of = |document: Option<Digest>| document.map(|digest| told(&blobs, &identity.device_id, digest));
@@ -219,7 +235,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
             code: failure.map(|failure| failure.code.to_string()),
             reason: failure.map(|failure| failure.message.clone()),
             ailment: assignment.beneath().and_then(|here| Some(here.failure.as_ref()?.message.clone())),
-            waiting: assignment.waiting.clone(),
+            waiting: assignment.waiting.clone().or_else(|| turn(assignment, &under_way)),
             went_back: assignment.gave_up().is_some(),
             components: components
                 .iter()
@@ -259,6 +275,17 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         bytes_sent: live.map(|live| live.bytes_sent),
         bytes_received: live.map(|live| live.bytes_received),
         bytes_written: live.map(|live| live.bytes_written),
+    })
+}
+
+/// That nothing keeps it from beginning but what is worked on now. The device says this to nobody else: it changes by the minute, and
+/// each telling would be a write to flash.
+fn turn(assignment: &Assignment, under_way: &[String]) -> Option<String> {
+    let waits = assignment.state == State::Pending && assignment.wanted.is_some();
+    let has_no_reason = assignment.failure.is_none() && assignment.next_try.is_none();
+    (waits && has_no_reason && !under_way.is_empty()).then(|| {
+        let is = if under_way.len() == 1 { "is" } else { "are" };
+        format!("waits for its turn: {} {is} worked on", under_way.join(", "))
     })
 }
 

@@ -184,6 +184,31 @@ fn mi_g2_210_a_schedule_is_set_seen_and_followed() {
 }
 
 #[test]
+fn a_technician_reads_of_what_waits_for_its_turn_whose_turn_it_is() {
+    let stage = Stage::start();
+    stage.join("line-1");
+    let simulation = stage.path("slow.json");
+    std::fs::write(&simulation, r#"{"pull": {"leastMillis": 600000}}"#).unwrap();
+    let simulation = simulation.to_str().expect("a plain path");
+    let _running = stage.run_agent("line-1", &["--runtime", "simulated", "--simulation", simulation]);
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let deploy = |name: &str, state: &str| {
+        stage.json(&["deploy", "hello", "--name", name, "--to", "line-1"]);
+        wait_for(&format!("{name} is {state}"), || {
+            let status = stage.agent_status("line-1");
+            let deployments = status["deployments"].as_array()?;
+            deployments.iter().find(|one| one["name"] == name && one["state"] == state).cloned()
+        })
+    };
+    assert!(deploy("first", "INSTALLING")["waiting"].is_null());
+    assert!(deploy("second", "INSTALLING")["waiting"].is_null());
+    let third = deploy("third", "PENDING");
+    let words = third["waiting"].as_str().unwrap_or_else(|| panic!("{third}"));
+    assert!(words.starts_with("waits for its turn: ") && words.ends_with(" are worked on"), "{words}");
+    assert!(words.contains("first") && words.contains("second"), "{words}");
+}
+
+#[test]
 fn mi_g2_210_in_a_known_downtime_a_device_is_quiet_and_not_in_trouble() {
     let (mut stage, _running) = installed();
     let from = jiff::Timestamp::now() - jiff::Span::new().hours(1);

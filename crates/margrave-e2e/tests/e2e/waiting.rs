@@ -184,6 +184,40 @@ fn mi_g2_210_a_schedule_is_set_seen_and_followed() {
 }
 
 #[test]
+fn what_is_set_on_the_device_goes_before_its_schedule_and_is_shown_on_both_sides() {
+    let (stage, mut running) = installed();
+    assert!(running.terminate().success());
+    let simulation = stage.path("line-1.simulation.json");
+    let simulation = simulation.to_str().expect("a plain path");
+    let simulated = ["--runtime", "simulated", "--simulation", simulation];
+    let _running = stage.run_agent("line-1", &[&simulated[..], &["--any-time", "--poll", "60s"]].concat());
+    let words = ["polls every 60s", "talks and changes at any time"];
+    let shown = wait_for("the server shows what is set on the device", || {
+        let shown = String::from_utf8(stage.margrave(&["device", "show", "line-1"]).stdout).ok()?;
+        words.iter().all(|words| shown.contains(words)).then_some(shown)
+    });
+    assert!(shown.contains("Set on it"), "{shown}");
+    let (_, status) = agent(&stage, "line-1", &["status"]);
+    for words in words {
+        assert!(status.contains(&format!("set here      {words}")), "{words} in\n{status}");
+    }
+    // Twelve hours from now: it does not open while this runs.
+    let hour = (jiff::Timestamp::now() + jiff::Span::new().hours(12)).strftime("%H").to_string();
+    let window = format!("daily {hour}:00-{hour}:01 UTC");
+    stage.json(&["schedule", "set", "fleet", "--window", &window]);
+    wait_for("the device hears of it", || {
+        (stage.agent_status("line-1")["schedule"]["windows"] == json!([window])).then_some(())
+    });
+    stage.json(&["deployment", "update", "hello", "--set", "greeting=now"]);
+    wait_for("the update went through the closed window", || {
+        let current = stage.assignment("line-1", "hello")?["current"] == true;
+        let began = stage.history("line-1", "hello").contains(&"UPDATING".to_owned());
+        (current && began).then_some(())
+    });
+    stage.wait_state("line-1", "hello", "INSTALLED");
+}
+
+#[test]
 fn a_technician_reads_of_what_waits_for_its_turn_whose_turn_it_is() {
     let stage = Stage::start();
     stage.join("line-1");

@@ -218,7 +218,7 @@ fn a_full_disk_is_told_nothing_is_begun_and_space_is_all_it_takes() {
 }
 
 /// The same service, which does not come up again once it has been told not to.
-fn spoilt() -> String {
+pub(crate) fn spoilt() -> String {
     let spoilt = WEB.replace("mkdir -p /www;", "test ! -e /data/spoilt || exit 1; mkdir -p /www;");
     assert_ne!(spoilt, WEB);
     spoilt

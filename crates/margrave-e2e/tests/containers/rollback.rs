@@ -1,6 +1,7 @@
 //! Updates that fail on a real engine: the device goes back by itself, and says both what runs and what failed.
 
 use crate::engine::said;
+use crate::failures::spoilt;
 use crate::plant::{Plant, WEB};
 use crate::stage::wait_for;
 
@@ -95,4 +96,42 @@ fn a_deployment_that_must_not_go_back_stays_failed_and_says_why() {
     let steps = plant.steps("hello");
     assert!(!steps.contains(&"ROLLINGBACK".to_owned()), "{steps:?}");
     assert_eq!(plant.json(&["deployment", "show", "hello"])["rollback"]["when"], "never");
+}
+
+/// Longer than any pause between two tries of going back.
+const QUIET_SECONDS: i64 = 15;
+
+#[test]
+fn going_back_to_what_cannot_start_any_more_ends_with_both_reasons_and_starts_nothing_more() {
+    let Some(plant) = Plant::start() else { return };
+    plant.add_package("hello", "1.0.0", &[("front", &spoilt())]);
+    // It leaves something behind that the version before cannot live with.
+    let spoils = sick().replace("mkdir -p /www;", "touch /data/spoilt; mkdir -p /www;");
+    assert_ne!(spoils, sick());
+    plant.add_package("hello", "1.1.0", &[("front", &spoils)]);
+    let _agent = plant.agent();
+    plant.deploy("hello@1.0.0");
+    plant.wait("hello", "INSTALLED");
+
+    plant.json(&["deployment", "update", "hello", "--version", "1.1.0"]);
+    let ended = wait_for("going back has failed", || {
+        plant.assignment(&plant.device, "hello").filter(|shown| shown["error"]["code"] == "rollback-failed")
+    });
+    assert_eq!(ended["state"], "FAILED", "{ended}");
+    assert!(ended["nextTry"].is_null(), "{ended}");
+    let message = ended["error"]["message"].as_str().expect("it says why");
+    for words in ["The update failed (", "and going back failed too ("] {
+        assert!(message.contains(words), "{message}");
+    }
+    assert_eq!(plant.steps("hello").last_chunk(), Some(&["ROLLINGBACK", "FAILED"].map(str::to_owned)));
+
+    let label = format!("label=com.docker.compose.project={}", plant.project("hello", "front"));
+    let from = jiff::Timestamp::now().as_second() + 1;
+    let until = from + QUIET_SECONDS;
+    // Answers when that time is over.
+    let (from, until) = (from.to_string(), until.to_string());
+    let started =
+        ["events", "--since", &from, "--until", &until, "--filter", &label, "--filter", "event=start"];
+    assert_eq!(plant.engine.docker(&started), "", "it is left alone");
+    assert!(plant.assignment(&plant.device, "hello").is_some_and(|shown| shown["nextTry"].is_null()));
 }

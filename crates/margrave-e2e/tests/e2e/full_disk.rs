@@ -1,5 +1,7 @@
 //! A disk that an application filled, or that turned read-only: the device is still told, tells and is helped from afar.
 
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use crate::small_disk::SmallDisk;
@@ -56,6 +58,13 @@ fn on_a_full_disk_a_crash_is_told_and_what_crashed_is_removed_from_afar() {
     assert!(log.contains("room that was kept for the state is used"), "it was not needed: {log}");
 }
 
+/// Read-only, as a file system does that found an error in itself, or whole again.
+fn remount(disk: &SmallDisk, how: &str) {
+    let mut mount = Command::new("mount");
+    let done = mount.args(["-o", &format!("remount,{how}")]).arg(disk.path()).status();
+    assert!(done.is_ok_and(|status| status.success()), "{} is not {how}", disk.path().display());
+}
+
 #[test]
 fn on_a_disk_that_turned_read_only_a_device_asks_on_says_why_it_does_nothing_and_goes_on_when_it_can() {
     let stage = Stage::start();
@@ -66,7 +75,7 @@ fn on_a_disk_that_turned_read_only_a_device_asks_on_says_why_it_does_nothing_and
     stage.json(&["deploy", "hello", "--to", "line-1"]);
     stage.wait_state("line-1", "hello", "INSTALLED");
 
-    disk.set_read_only(true);
+    remount(&disk, "ro");
     stage.json(&["deploy", "hello", "--name", "second", "--to", "line-1"]);
     let shown = wait_for("the server hears why nothing happens", || {
         let shown = stage.json(&["device", "show", "line-1"]);
@@ -85,7 +94,7 @@ fn on_a_disk_that_turned_read_only_a_device_asks_on_says_why_it_does_nothing_and
         "nothing is told that is not on disk"
     );
 
-    disk.set_read_only(false);
+    remount(&disk, "rw");
     stage.wait_state("line-1", "second", "INSTALLED");
     wait_for("the server hears that it is well", || {
         stage.json(&["device", "show", "line-1"])["cannotLook"].is_null().then_some(())

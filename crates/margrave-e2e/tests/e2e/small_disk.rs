@@ -43,13 +43,6 @@ impl SmallDisk {
         }
     }
 
-    /// As a file system that found an error in itself does; or whole again.
-    pub(crate) fn set_read_only(&self, read_only: bool) {
-        let option = if read_only { "remount,ro" } else { "remount,rw" };
-        let done = Command::new("mount").args(["-o", option]).arg(&self.0).status();
-        assert!(done.is_ok_and(|status| status.success()), "{} cannot be {option}", self.0.display());
-    }
-
     /// Removes a file of the device's.
     pub(crate) fn take(&self, name: &str) {
         std::fs::remove_file(self.0.join(name)).expect("the device has it");

@@ -30,7 +30,7 @@ use crate::identity::{
 use crate::keeper::Keeper;
 use crate::runtime::Runtime;
 use crate::status::{self, Live};
-use crate::stranded::Stranded;
+use crate::stranded::{self, Stranded};
 use crate::supervisor::Supervisor;
 use crate::unwritten::{self, Unwritten};
 use crate::upstream::{Git, Link, Proof, Tongue, Upstream};
@@ -195,7 +195,11 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
             under_way.insert(number, (action, handle));
         }
         agent.publish_status(&live, &upstream, &way);
-        if stranded.take_in(agent.device.runtime_trouble(), Instant::now()) {
+        let works = |(action, _): &(Action, _)| matches!(action, Action::Prefetch(_) | Action::Apply(_));
+        if stranded.take_in(agent.device.runtime_trouble(), Instant::now())
+            && !under_way.values().any(works)
+            && stranded::is_deaf(&*agent.runtime).await
+        {
             break true;
         }
         supervisor.beat(&agent.device);
@@ -410,7 +414,7 @@ impl Agent {
     /// Somebody at the device wants changes to be held back, or to go on. Answered once it is written down.
     fn asked(&mut self, Asked { wish, reply }: Asked) {
         let now = clock::now();
-        let before = self.device.clone();
+        let before = (self.device.clone(), self.unwritten.clone());
         let answer = match wish {
             Wish::Hold { holder, reason, seconds } => {
                 let held = self.device.hold(&holder, &reason, Duration::from_secs(seconds), now);
@@ -437,7 +441,7 @@ impl Agent {
             Ok(()) => answer,
             Err(error) => {
                 tracing::error!(%error, "what was asked could not be written down; holds are as before");
-                self.device = before;
+                (self.device, self.unwritten) = before;
                 self.tell_of_passing();
                 Reply { error: Some(format!("it could not be written down: {error}")), ..Reply::default() }
             }

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use margrave_core::report::{Failure, FailureCode};
 
-use crate::runtime::own_container;
+use crate::runtime::{Runtime, own_container};
+
+/// Who does not refuse and does not answer either may be busy.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An engine that is restarted or upgraded is back by then. One that is away for longer costs a start of the agent every
 /// five minutes, which harms nothing.
@@ -26,7 +29,8 @@ impl Stranded {
         Stranded { in_container: own_container::id().is_some(), since: None }
     }
 
-    /// How the last look at the engine went; whether there is no use in waiting for it here.
+    /// How the last look at the engine went; whether it is time to find out if there is any use in waiting for it here. What else
+    /// keeps a look from going well is nothing that a new start would mend.
     pub(crate) fn take_in(&mut self, trouble: Option<&Failure>, now: Instant) -> bool {
         let is_away = trouble.is_some_and(|failure| failure.code == FailureCode::RuntimeUnreachable);
         if !self.in_container || !is_away {
@@ -35,6 +39,11 @@ impl Stranded {
         }
         now.duration_since(*self.since.get_or_insert(now)) >= ENDS_AFTER
     }
+}
+
+/// Whether nobody is there at all.
+pub(crate) async fn is_deaf(runtime: &dyn Runtime) -> bool {
+    matches!(tokio::time::timeout(PATIENCE, runtime.answers()).await, Ok(false))
 }
 
 #[cfg(test)]

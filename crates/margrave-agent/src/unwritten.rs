@@ -16,7 +16,7 @@ const TOLD_AFTER: Duration = Duration::from_secs(30);
 const FETCH_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// Since when what is known is not on disk, and why.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Unwritten(Option<Blind>);
 
 impl Unwritten {

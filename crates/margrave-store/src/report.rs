@@ -188,12 +188,14 @@ fn record(tx: &crate::writer::Tx<'_, '_>, told: &Told, now: Moment) -> Result<An
     }
     let state = reported_state(picture.observed.as_ref(), report);
     let late = picture.aim.is_late(picture.observed.as_ref(), report);
+    if picture.aim.archived && state == State::Deleted && report.detail.is_some() {
+        // Said once more of what is known to be gone; it is as old as it was.
+        return Ok(Ok(recorded));
+    }
     let same = picture.observed.as_ref().filter(|before| report.is_no_step(&before.report));
     let restarts_before = same.map(|before| before.report.restarts());
-    // That what is gone is not there is no step either.
-    let is_known_gone = picture.aim.archived && state == State::Deleted;
     // The history is of steps; a count that grows for weeks would push them out of it, and so would what is said every day.
-    if !is_known_gone && (late || restarts_before.is_none()) {
+    if late || restarts_before.is_none() {
         append(tx.sql, told, state, now, late)?;
     }
     if late {

@@ -55,12 +55,13 @@ pub(super) async fn straighten(
 
 /// Which services have to be made anew although the order is the one that was started, where another Compose made what is here:
 /// each hashes definitions in its own way, and would make all of them anew. Those that are not as noted, and those of which only
-/// some containers are left, because two that were hashed in different ways are never both as noted.
-pub(super) fn strayed(record: &Record, containers: &[Container]) -> BTreeSet<String> {
+/// some containers are left, because two that were hashed in different ways are never both as noted. By the same Compose only what is
+/// missing is made.
+pub(super) fn strayed(record: &Record, containers: &[Container], by_another: bool) -> BTreeSet<String> {
     let strays = |(name, service): &(&String, &Service)| {
         let here: Vec<&Container> = containers.iter().filter(|c| &c.service == *name).collect();
         let as_noted = here.iter().all(|c| service.hash.is_some() && c.config_hash == service.hash);
-        let too_few = !here.is_empty() && here.len() < service.replicas as usize;
+        let too_few = by_another && !here.is_empty() && here.len() < service.replicas as usize;
         !as_noted || too_few
     };
     record.services.iter().filter(strays).map(|(name, _)| name.clone()).collect()
@@ -100,6 +101,7 @@ mod tests {
         let mut containers: Vec<Container> =
             ["well", "pair", "pair", "half"].map(|name| container(name, Status::Running)).into();
         containers.push(changed);
-        assert_eq!(strayed(&record, &containers), ["changed", "half"].map(str::to_owned).into());
+        assert_eq!(strayed(&record, &containers, true), ["changed", "half"].map(str::to_owned).into());
+        assert_eq!(strayed(&record, &containers, false), ["changed"].map(str::to_owned).into());
     }
 }

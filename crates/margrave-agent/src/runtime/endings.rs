@@ -11,6 +11,8 @@ use super::signal;
 
 /// A stop sends its signal, waits for the grace period, and the end follows: seconds to minutes.
 const BEFORE: SignedDuration = SignedDuration::from_secs(600);
+/// Whoever ends well so soon after a signal, whichever it was, ended because of it.
+const AT_ONCE: i64 = 5;
 /// For what the engine notes after the end.
 const AFTER: SignedDuration = SignedDuration::from_secs(2);
 
@@ -30,16 +32,24 @@ impl Engine {
             format!("/events?since={since}&until={until}&filters={}", encoded(&filters.to_string()))
         };
         let mut lines = self.lines(Request::get(self.path(&path)), ANSWER_QUIET_MAX).await?;
-        let (mut died, mut told_to) = (false, false);
+        let (mut died, mut told_to, mut signalled) = (false, false, None);
         while let Some(line) = lines.next().await? {
             let event: Event = understood(&line)?;
             match event.action() {
                 // What happened in an earlier run of the same container says nothing about this one.
-                "start" => (died, told_to) = (false, false),
-                "die" => died = true,
+                "start" => (died, told_to, signalled) = (false, false, None),
+                "die" => {
+                    died = true;
+                    // Some programs take any signal for one to end well.
+                    let at_once = |at: i64| event.time.saturating_sub(at) <= AT_ONCE;
+                    told_to |= container.exit_code == 0 && signalled.is_some_and(at_once);
+                }
                 "stop" => told_to = true,
                 // Many are sent to have a program read its configuration again, or turn over its log.
-                "kill" => told_to |= event.signal().is_none_or(|signal| signal::ends(signal, container)),
+                "kill" if event.signal().is_none_or(|signal| signal::ends(signal, container)) => {
+                    told_to = true
+                }
+                "kill" => signalled = Some(event.time),
                 _ => {}
             }
         }
@@ -67,6 +77,9 @@ struct Event {
     #[serde(rename = "Action")]
     action: Option<String>,
     status: Option<String>,
+    /// In seconds since 1970.
+    #[serde(default)]
+    time: i64,
     #[serde(rename = "Actor", default)]
     actor: Actor,
 }

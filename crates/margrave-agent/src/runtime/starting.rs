@@ -46,7 +46,7 @@ impl ComposeRuntime {
         // Some versions of Compose hash a service that is named without what it depends on in another way, and would make it anew.
         let is_compared_here = by_another.is_some() || !finished.is_empty() && !cut_off;
         if let Some(record) = before.as_ref().filter(|_| is_compared_here) {
-            anew.extend(drift::strayed(record, &prepared.containers().await?));
+            anew.extend(drift::strayed(record, &prepared.containers().await?, by_another.is_some()));
             anew.retain(|service| !finished.contains(service));
         }
         let rest = rest(prepared.model.services.keys(), &finished, is_compared_here);

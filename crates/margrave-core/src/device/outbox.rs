@@ -66,6 +66,12 @@ impl Outbox {
         self.waiting.retain(|report| self::sequence(report) != Some(sequence));
     }
 
+    /// What the report with this sequence is of, if it waits.
+    pub fn assignment_of(&self, sequence: u64) -> Option<AssignmentId> {
+        let of = self.waiting.iter().find(|report| self::sequence(report) == Some(sequence));
+        of.map(|report| report.assignment)
+    }
+
     pub fn waits(&self, sequence: u64) -> bool {
         self.waiting.iter().any(|report| self::sequence(report) == Some(sequence))
     }

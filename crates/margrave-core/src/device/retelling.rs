@@ -11,9 +11,11 @@ use crate::moment::Moment;
 use super::patience::spread;
 use super::{Device, Settings};
 
-/// How many assignments are spoken of at a time. Each is written down before it is sent, and flash wears out: a device that has more
-/// speaks of the others the next times.
+/// How many assignments are spoken of at a time, at most. With each the whole memory is written down, which grows with their number,
+/// and flash wears out: a device that has many speaks of fewer, and of the others the next times.
 const TOLD_AT_ONCE: usize = 16;
+/// So many of them, times how many there are, are written at a time.
+const WRITTEN_AT_ONCE: usize = 512;
 /// So many times as seldom where bytes are dear.
 const SELDOM: u32 = 7;
 
@@ -53,7 +55,8 @@ impl Device {
             Some(last) => all.partition_point(|id| *id <= last),
             None => (roll.clamp(0.0, 1.0) * all.len() as f64) as usize,
         };
-        let count = all.len().min(TOLD_AT_ONCE);
+        let bearable = WRITTEN_AT_ONCE.checked_div(all.len()).unwrap_or_default();
+        let count = all.len().min(bearable.clamp(1, TOLD_AT_ONCE));
         for id in all.iter().cycle().skip(first).take(count).copied() {
             self.upstream.retold = Some(id);
             match self.assignments.contains_key(&id) {

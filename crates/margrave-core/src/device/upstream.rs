@@ -516,9 +516,14 @@ impl Device {
                 self.upstream.refused.values_mut().for_each(|refused| refused.was_told = true);
             }
             Err(trouble) if trouble.permanent => {
+                let of = self.outbox.assignment_of(sequence);
                 // The server will never take this one; the next may still be news.
                 self.done_with(sequence, now);
-                self.troubled(now, roll, trouble);
+                match of.is_some_and(|id| !self.assignments.contains_key(&id)) {
+                    // That it does not know what is not here either is an answer.
+                    true => self.heard(now),
+                    false => self.troubled(now, roll, trouble),
+                }
             }
             Err(trouble) => {
                 if trouble.answered {
@@ -695,8 +700,11 @@ impl Device {
             self.report(settings, *id, now);
         }
         if skipped {
-            // So may it have forgotten what it was told: it was restored from a backup. Another server never heard any of it.
-            let is_its = |assignment: &Assignment| !moved || assignment.wanted.is_some();
+            // So may it have forgotten what it was told: it was restored from a backup. Another server never heard any of it; what is
+            // here of another document it would take for what it wants itself.
+            let is_understood =
+                |a: &Assignment| a.held.is_none() || a.failure.is_some() || a.given_up.is_some();
+            let is_its = |a: &Assignment| !moved || (a.wanted.is_some() && is_understood(a));
             let others = self.assignments.iter().filter(|(id, of)| !unmoved.contains(id) && is_its(of));
             for id in others.map(|(id, _)| *id).collect::<Vec<_>>() {
                 self.report(settings, id, now);

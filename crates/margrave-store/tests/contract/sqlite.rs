@@ -200,10 +200,10 @@ async fn a_refused_write_does_not_undo_its_neighbours() {
         tasks.spawn(async move {
             // Every third claims a version that is refused after something was written for it.
             let version = if sequence % 3 == 0 { u64::MAX } else { 2 };
-            store
-                .record_report(&client("line-1"), numbered(id, version, State::Installed, sequence), NOW)
-                .await
-                .is_ok()
+            let mut report = numbered(id, version, State::Failed, sequence);
+            // The same once more would be no step.
+            report.detail.as_mut().unwrap().attempt = u32::try_from(sequence).unwrap();
+            store.record_report(&client("line-1"), report, NOW).await.is_ok()
         });
     }
     let accepted = tasks.join_all().await.into_iter().filter(|accepted| *accepted).count();

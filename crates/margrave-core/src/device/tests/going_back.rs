@@ -643,6 +643,25 @@ fn live_unprepared(world: &mut World, time: Duration, code: FailureCode) -> u32 
     tries
 }
 
+/// Lives for so long, while these cannot be prepared.
+fn live_without(world: &mut World, time: Duration, gone: &[Digest], code: FailureCode) {
+    let end = world.now.after(time);
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            let event = match &action {
+                Action::Prefetch(order) if gone.contains(&order.fingerprint()) => {
+                    action.undone("nobody has it like that", code)
+                }
+                _ => world.perform(action),
+            };
+            world.absorb(event);
+            world.commit();
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+}
+
 /// What is down and came to its end, by a policy of its own, is nothing to keep for an update that says otherwise.
 #[test]
 fn an_update_that_cannot_be_used_here_leads_back_over_one_that_is_down_for_good() {
@@ -658,20 +677,7 @@ fn an_update_that_cannot_be_used_here_leads_back_over_one_that_is_down_for_good(
         } else {
             // Of what was good everything is here.
             let unsound = World::fingerprints(&next);
-            let end = world.now.after(Duration::from_secs(3600));
-            while world.now < end {
-                while let Some(action) = world.device.next(&world.settings, world.now) {
-                    world.absorb(Event::Began(action.clone()));
-                    let event = match &action {
-                        Action::Prefetch(order) if unsound.contains(&order.fingerprint()) => {
-                            action.undone("not what was promised", FailureCode::ArchiveInvalid)
-                        }
-                        _ => world.perform(action),
-                    };
-                    world.absorb(event);
-                }
-                world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
-            }
+            live_without(&mut world, Duration::from_secs(3600), &unsound, FailureCode::ArchiveInvalid);
         }
         let assignment = &world.device.assignments()[&id(1)];
         if refused {
@@ -771,21 +777,7 @@ fn an_update_that_is_half_there_and_cannot_be_fetched_any_more_is_gone_back_from
     world.commit();
     world.boot();
     let gone = World::fingerprints(&new);
-    let end = world.now.after(Duration::from_secs(600));
-    while world.now < end {
-        while let Some(action) = world.device.next(&world.settings, world.now) {
-            world.absorb(Event::Began(action.clone()));
-            let event = match &action {
-                Action::Prefetch(order) if gone.contains(&order.fingerprint()) => {
-                    action.undone("nobody has it any more", FailureCode::PullNotFound)
-                }
-                _ => world.perform(action),
-            };
-            world.absorb(event);
-            world.commit();
-        }
-        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
-    }
+    live_without(&mut world, Duration::from_secs(600), &gone, FailureCode::PullNotFound);
     assert!(world.told(1).ends_with("FAILED ROLLINGBACK INSTALLED"), "{}", world.told(1));
     assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
 }
@@ -817,20 +809,7 @@ fn what_got_well_again_is_not_gone_back_over_for_an_update_that_cannot_be_used()
     world.sick.clear();
     let (unsound, started) = (World::fingerprints(&next), world.started);
     world.publish(vec![next]);
-    let end = world.now.after(Duration::from_secs(3600));
-    while world.now < end {
-        while let Some(action) = world.device.next(&world.settings, world.now) {
-            world.absorb(Event::Began(action.clone()));
-            let event = match &action {
-                Action::Prefetch(order) if unsound.contains(&order.fingerprint()) => {
-                    action.undone("not what was promised", FailureCode::ArchiveInvalid)
-                }
-                _ => world.perform(action),
-            };
-            world.absorb(event);
-        }
-        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
-    }
+    live_without(&mut world, Duration::from_secs(3600), &unsound, FailureCode::ArchiveInvalid);
     assert_eq!(world.started, started, "{}", world.told(1));
     assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&here));
 }

@@ -39,11 +39,11 @@ impl Device {
 
     /// The device went down again and again while it worked on this.
     pub(super) fn fell(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
-        let leads_back = self.leads_back(id);
+        let has_way_back = self.has_way_back(id);
         let assignment = self.assignments.get_mut(&id).expect("only known assignments fail");
         assignment.falls = 0;
-        // That often is enough for any policy that has somewhere to go; elsewhere it is one try.
-        assignment.strikes = if leads_back { u32::MAX / 2 } else { assignment.strikes.saturating_add(1) };
+        // That often is enough for any policy that has somewhere to go; elsewhere, and on the way there, it is one try.
+        assignment.strikes = if has_way_back { u32::MAX / 2 } else { assignment.strikes.saturating_add(1) };
         let message = format!("The device went down {FALLS_MAX} times while it started this.");
         self.fail(settings, id, Failure::new(FailureCode::StartFailed, message), now, 0.0);
     }

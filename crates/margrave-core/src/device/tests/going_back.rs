@@ -192,6 +192,35 @@ fn a_device_that_dies_of_an_update_again_and_again_goes_back() {
 }
 
 #[test]
+fn power_that_goes_again_and_again_on_the_way_back_is_one_try_and_no_end() {
+    let (mut world, old, _) = failing_update(Rollback::default());
+    world.absorb(Event::Booted("the first".into()));
+    let good: BTreeSet<Digest> = World::fingerprints(&old).into_iter().collect();
+    let mut cuts = 0;
+    for _ in 0..5_000 {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            world.absorb(Event::Began(action.clone()));
+            world.commit();
+            world.doing.push(action);
+        }
+        let is_going_back =
+            |action: &Action| matches!(action, Action::Apply(order) if good.contains(&order.fingerprint()));
+        let state = world.device.assignments()[&id(1)].state;
+        if cuts < FALLS_MAX && state == State::RollingBack && world.doing.iter().any(is_going_back) {
+            cuts += 1;
+            world.boot();
+            world.absorb(Event::Booted(format!("boot {cuts}")));
+            world.commit();
+            continue;
+        }
+        world.step();
+    }
+    assert_eq!(cuts, FALLS_MAX);
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+    assert!(world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
+}
+
+#[test]
 fn an_agent_that_is_killed_again_and_again_only_goes_on() {
     let (mut world, _, new) = failing_update(Rollback::default());
     world.broken.clear();

@@ -157,6 +157,9 @@ pub struct Device {
     /// When the server was heard for the last time before an outage, or before the last thing it wanted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_heard: Option<Moment>,
+    /// When it last said where everything stands although nothing happened; written down with what was said then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retold_at: Option<Moment>,
     /// Those who hold changes back, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     holds: Vec<Hold>,
@@ -203,6 +206,7 @@ impl Device {
             quiet_until: None,
             schedule: Schedule::default(),
             last_heard: None,
+            retold_at: None,
             holds: vec![],
             rest_until: None,
             asked: Asked::default(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::id::AssignmentId;
 use crate::moment::Moment;
+use crate::schedule::Gate;
 
 use super::patience::spread;
 use super::{Device, Settings};
@@ -18,12 +19,26 @@ const TOLD_AT_ONCE: usize = 16;
 const WRITTEN_AT_ONCE: usize = 512;
 /// So many times as seldom where bytes are dear.
 const SELDOM: u32 = 7;
+/// Polls are as far apart as a server likes; who is later than this was not let speak, and nor were others.
+const LATE: Duration = Duration::from_secs(15 * 60);
+/// Who is late speaks within this part of the time between two tellings: a fleet whose hours begin, or whose server was away, comes
+/// back together.
+const LATE_SPREAD: u32 = 24;
 
 impl Device {
-    /// A process begins: nobody knows how long ago the last time was, and a fleet that lost its power comes back together.
+    /// A process begins. A fleet that lost its power comes back together, and a device that is on for half an hour a day has to
+    /// speak as well.
     pub(super) fn await_retelling(&mut self, settings: &Settings, now: Moment, roll: f64) {
         let every = self.retell_every(settings);
-        self.upstream.retell.succeeded(now, every.mul_f64(roll.clamp(0.0, 1.0)));
+        let roll = roll.clamp(0.0, 1.0);
+        let pause = match self.retold_at {
+            Some(at) if at <= now => {
+                every.saturating_sub(now.since(at)) + (every / LATE_SPREAD).mul_f64(roll)
+            }
+            // Never, or by a clock that was set since.
+            _ => every.mul_f64(roll),
+        };
+        self.upstream.retell.succeeded(now, pause);
     }
 
     fn retell_every(&self, settings: &Settings) -> Duration {
@@ -37,10 +52,19 @@ impl Device {
         }
         let every = self.retell_every(settings);
         let until = self.upstream.retell.until;
-        if now < until || now.since(until) > every {
-            // Its clock was set, or it was away. So may many others have been.
-            return self.await_retelling(settings, now, roll);
+        if now < until {
+            // Its clock was set back. So may many others have been.
+            return self.upstream.retell.succeeded(now, every.mul_f64(roll.clamp(0.0, 1.0)));
         }
+        if now.since(until) > LATE && !std::mem::replace(&mut self.upstream.retell_put_off, true) {
+            let closes = match self.network(settings, now) {
+                Gate::Open(closes) => closes.map(|at| at.since(now)),
+                Gate::Closed(_) => None,
+            };
+            let within = closes.unwrap_or(Duration::MAX).min(every / LATE_SPREAD);
+            return self.upstream.retell.succeeded(now, within.mul_f64(roll.clamp(0.0, 1.0)));
+        }
+        self.upstream.retell_put_off = false;
         self.upstream.retell.succeeded(now, spread(every, roll));
         let Some((version, leaving)) =
             self.accepted.as_ref().map(|held| (held.version, held.leaving.clone()))
@@ -57,6 +81,7 @@ impl Device {
         };
         let bearable = WRITTEN_AT_ONCE.checked_div(all.len()).unwrap_or_default();
         let count = all.len().min(bearable.clamp(1, TOLD_AT_ONCE));
+        self.retold_at = (count > 0).then_some(now).or(self.retold_at);
         for id in all.iter().cycle().skip(first).take(count).copied() {
             self.upstream.retold = Some(id);
             match self.assignments.contains_key(&id) {

@@ -60,6 +60,8 @@ pub(super) struct Upstream {
     /// When to say once more where everything stands, and what that was said of last.
     pub(super) retell: Pause,
     pub(super) retold: Option<AssignmentId>,
+    /// Who is late with it waits a little once more, and no second time.
+    pub(super) retell_put_off: bool,
 
     /// The server asked for quiet until then.
     quiet_until: Moment,

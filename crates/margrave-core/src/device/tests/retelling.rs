@@ -6,7 +6,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A device with so many applications that polls a few times an hour, and whose reports were all heard.
 fn at_rest(count: u8) -> World {
-    let mut world = World::new(7);
+    at_rest_with(7, count)
+}
+
+fn at_rest_with(seed: u64, count: u8) -> World {
+    let mut world = World::new(seed);
     world.settings.retell_every = DAY;
     world.boot();
     world.settings.poll_every = Duration::from_secs(600);
@@ -72,16 +76,47 @@ fn that_what_was_to_go_is_not_here_is_said_again() {
     assert!(said_within(&mut world, DAY * 3).iter().all(|report| report.assignment == id(1)));
 }
 
-#[test]
-fn a_clock_that_is_set_makes_nobody_speak_at_once() {
-    let mut world = at_rest(3);
-    for years in [1, 30] {
-        // A whole fleet gets its time at the same moment, after a power cut.
-        world.now = world.now.after(DAY * 365 * years);
-        assert_eq!(said_within(&mut world, Duration::from_secs(1300)).len(), 0);
-        assert!(said_within(&mut world, DAY * 3).len() >= 3);
+/// How many of so many devices speak within each third of an hour after `event`, which is the same moment for all of them.
+fn thirds(event: impl Fn(&mut World)) -> [usize; 3] {
+    let mut thirds = [0; 3];
+    for seed in 0..24 {
+        let mut world = at_rest_with(seed, 3);
+        world.settings.poll_every = Duration::from_secs(60);
+        event(&mut world);
+        for third in &mut thirds {
+            *third += usize::from(!said_within(&mut world, Duration::from_secs(1230)).is_empty());
+        }
     }
+    thirds
+}
+
+#[test]
+fn who_is_late_speaks_within_the_hour_and_not_together_with_all_others() {
+    let back = |world: &mut World| {
+        // Its server was away for as long, or its hours begin: the machine was on meanwhile.
+        world.now = world.now.after(DAY * 2);
+    };
+    let set = |world: &mut World| world.now = world.now.after(DAY * 365 * 30);
+    let on = |world: &mut World| {
+        said_within(world, DAY * 2);
+        world.now = world.now.after(DAY * 6);
+        world.boot();
+    };
+    for event in [&back as &dyn Fn(&mut World), &set, &on] {
+        let thirds = thirds(event);
+        assert!(thirds.iter().all(|third| (3..=14).contains(third)), "{thirds:?}");
+        assert_eq!(thirds.iter().sum::<usize>(), 24, "{thirds:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_nobody_from_speaking() {
+    let mut world = at_rest(3);
+    said_within(&mut world, DAY * 2);
     world.now = Moment(world.now.0 - u64::try_from(DAY.as_millis() * 365).unwrap());
+    assert!(said_within(&mut world, DAY * 3).len() >= 3);
+    world.now = Moment(world.now.0 - u64::try_from(DAY.as_millis() * 365).unwrap());
+    world.boot();
     assert!(said_within(&mut world, DAY * 3).len() >= 3);
 }
 

@@ -442,4 +442,8 @@ async fn what_is_said_once_more_is_no_step_in_anybodys_life() {
     // That it is not here is said in other words than that it went.
     world.say(Report { components: vec![], ..numbered(id, 3, State::Deleted, 6) }).await;
     assert_eq!(world.history().await.len(), 3);
+    // What is gone gets no younger by it, or it would never be forgotten.
+    let again = numbered(id, 3, State::Deleted, 7);
+    world.store.record_report(&client("line-1"), again, later(1000)).await.unwrap();
+    assert_eq!(world.store.sweep_archived(later(500), 1000).await.unwrap(), 1);
 }

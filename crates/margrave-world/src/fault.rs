@@ -79,14 +79,12 @@ impl Fault {
         }
     }
 
-    /// Whether it makes honest work on a component fail, so that giving an update up may be right.
+    /// Whether it makes honest work on a component fail, so that giving an update up may be right. An engine that is away, a disk
+    /// that is full and power that goes make it fail, too, and are waited for.
     pub fn hurts_work(self) -> bool {
         matches!(
             self,
-            Fault::DiskFull
-                | Fault::PowerCut
-                | Fault::EngineAway
-                | Fault::ActFailed
+            Fault::ActFailed
                 | Fault::ActHung
                 | Fault::ArchiveBad
                 | Fault::SaidDoneWasNot

@@ -66,6 +66,10 @@ pub enum Sabotage {
     RolloutsStandStill,
     /// The shell reads documents as an older agent did, after it was replaced by a newer one.
     ReplacedUnderstandsNoMore,
+    /// The shell tells an engine that is away as a component that does not start.
+    BlamesTheUpdate,
+    /// The shell reports without the document that is installed.
+    KeepsTheDocumentBack,
 }
 
 pub const SABOTAGES: &[Sabotage] = &[
@@ -100,6 +104,8 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::ResumesAnyway,
     Sabotage::RolloutsStandStill,
     Sabotage::ReplacedUnderstandsNoMore,
+    Sabotage::BlamesTheUpdate,
+    Sabotage::KeepsTheDocumentBack,
 ];
 
 impl Sabotage {
@@ -111,18 +117,20 @@ impl Sabotage {
             Sabotage::UpdateDeletesVolumes => Check::VolumesSurvive,
             Sabotage::RestartsOnReconnect | Sabotage::StopsOnExpiry => Check::AsDesiredIsLeftAlone,
             Sabotage::StartsBesideOld => Check::NeverTwoVersions,
-            Sabotage::ClaimsInstalled | Sabotage::ImaginesRecovery | Sabotage::ImaginesRunning => {
-                Check::InstalledIsBacked
-            }
+            Sabotage::ClaimsInstalled
+            | Sabotage::ImaginesRecovery
+            | Sabotage::ImaginesRunning
+            | Sabotage::KeepsTheDocumentBack => Check::InstalledIsBacked,
             Sabotage::LedgerForgets => Check::VersionNeverGoesBack,
             Sabotage::ReplayRenumbered | Sabotage::RefusalDeletes => Check::AcceptedWasPublished,
             Sabotage::DropsReports => Check::LatestReportArrives,
             Sabotage::LateReportRenumbered => Check::PictureIsTheDevices,
             Sabotage::StateSkips => Check::OnlyLegalTransitions,
             Sabotage::HidesRemoved => Check::RunsWhatIsWanted,
-            Sabotage::LosesOutcomes | Sabotage::LosesFailures | Sabotage::ReplacedUnderstandsNoMore => {
-                Check::Converges
-            }
+            Sabotage::LosesOutcomes
+            | Sabotage::LosesFailures
+            | Sabotage::ReplacedUnderstandsNoMore
+            | Sabotage::BlamesTheUpdate => Check::Converges,
             Sabotage::ServerForgets => Check::PictureNeverMovesBack,
             Sabotage::DropsDeaths => Check::ServerAgrees,
             Sabotage::NeverGoesBack => Check::FailedUpdateGoesBack,

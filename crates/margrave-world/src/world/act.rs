@@ -31,6 +31,13 @@ impl World {
         self.machines[at].engine.away_until > self.now
     }
 
+    fn away_code(&self, action: &Action) -> FailureCode {
+        match (self.sabotage, action) {
+            (Some(Sabotage::BlamesTheUpdate), Action::Apply(_)) => FailureCode::StartFailed,
+            _ => FailureCode::RuntimeUnreachable,
+        }
+    }
+
     fn fate(&mut self, at: usize, action: &Action) -> Fate {
         let rates = self.rates;
         let codes: &[FailureCode] = match action {
@@ -69,6 +76,8 @@ impl World {
         };
         match fate {
             Fate::Honest => {}
+            // What is the device's is waited for, and excuses nobody.
+            Fate::Fails(code) if !code.blames_the_update() => self.tally.note(Fault::ActFailed),
             Fate::Fails(_) => self.note(at, Fault::ActFailed),
             Fate::Hangs => self.note(at, Fault::ActHung),
             Fate::SaysDone => self.note(at, Fault::SaidDoneWasNot),
@@ -89,7 +98,7 @@ impl World {
     pub(super) fn start_act(&mut self, at: usize, ticket: u64) {
         let action = self.machines[at].under_way[&ticket].action.clone();
         if self.is_away(at) {
-            let event = action.undone("the engine does not answer", FailureCode::RuntimeUnreachable);
+            let event = action.undone("the engine does not answer", self.away_code(&action));
             let life = self.machines[at].life;
             let pause = self.dice.millis(50, 500);
             let event = Box::new(event);
@@ -162,7 +171,7 @@ impl World {
             return Ok(());
         }
         let event = if self.is_away(at) {
-            doing.action.undone("the engine went away", FailureCode::RuntimeUnreachable)
+            doing.action.undone("the engine went away", self.away_code(&doing.action))
         } else {
             match (doing.fate, &doing.action) {
                 (Fate::Honest | Fate::SaysFailed, action) => {

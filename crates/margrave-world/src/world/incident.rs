@@ -26,9 +26,7 @@ impl World {
             }
             Incident::EngineAway(time) => {
                 self.note(at, Fault::EngineAway);
-                let machine = &mut self.machines[at];
-                machine.engine.away_until = now.after(time);
-                machine.memory.hurt_until = machine.memory.hurt_until.max(now.after(time));
+                self.machines[at].engine.away_until = now.after(time);
             }
             Incident::DiskFull(time) => {
                 self.note(at, Fault::DiskFull);
@@ -71,6 +69,7 @@ impl World {
             }
             Incident::PowerCut(time) => {
                 self.note(at, Fault::PowerCut);
+                self.machines[at].memory.went_down(now);
                 self.power_cut(at);
                 self.after(time, Happening::Boot { device: at });
             }

@@ -1,6 +1,6 @@
 //! One device of the world: its process, its disk, its engine, and what the checks remember of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::time::Duration;
 
@@ -79,6 +79,8 @@ pub(crate) struct Memory {
     pub(crate) wanted: BTreeMap<AssignmentId, (Option<Digest>, Moment)>,
     /// When something went wrong last that may make honest work fail.
     pub(crate) hurt_until: Moment,
+    /// When the power went, the last times.
+    falls: VecDeque<Moment>,
     /// Who was promised that changes are held back.
     pub(crate) granted: Vec<Granted>,
     /// Since when they are without a break, as far as the device's clock can tell.
@@ -87,7 +89,18 @@ pub(crate) struct Memory {
     pub(crate) faults: Tally,
 }
 
+/// Who went down so often while something was started may have died of it.
+const FALLS: usize = 4;
+
 impl Memory {
+    /// The power goes. That is nobody's fault until it has happened again and again: then it excuses what is older.
+    pub(crate) fn went_down(&mut self, now: Moment) {
+        self.falls.push_back(now);
+        if self.falls.len() >= FALLS {
+            self.hurt_until = self.hurt_until.max(self.falls.pop_front().unwrap_or_default());
+        }
+    }
+
     /// A process begins, with what is on disk.
     pub(crate) fn remember(&mut self, device: Option<&Device>) {
         (self.given_up, self.installed) = Default::default();

@@ -414,9 +414,7 @@ impl World {
             }
             Happening::Renewed { device } => self.renewed(device),
             Happening::SpaceFreed { device } => {
-                let machine = &mut self.machines[device];
-                machine.disk.full = false;
-                machine.memory.hurt_until = machine.memory.hurt_until.max(self.now);
+                self.machines[device].disk.full = false;
                 Ok(())
             }
             Happening::Incident { device, incident } => self.incident(device, incident).await,

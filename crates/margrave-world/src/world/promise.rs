@@ -16,6 +16,8 @@ use super::shell::short;
 use super::{World, broken};
 use crate::check::{Check, Violation};
 use crate::engine::{Behaviour, Container};
+use crate::fault::Fault;
+use crate::sabotage::Sabotage;
 use crate::upstream::is_strange;
 
 /// What the server ever published for a device, in any of its pasts.
@@ -99,7 +101,7 @@ impl World {
         for report in machine.device.outbox().waiting() {
             let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
             if sequence > memory.sequence {
-                fresh.push(report.clone());
+                fresh.push(kept_back(self.sabotage, report.clone()));
             }
         }
         if !leaves_drift {
@@ -166,12 +168,21 @@ impl World {
             };
             // Where it is so already, a look that found something ill is not believed before its time.
             if detail.state == State::Installed && (before != Some(State::Installed) || said != was_said) {
-                let orders = detail.document.and_then(|document| match machine.device.reading(&document) {
-                    Some(Ok(workload)) => Some(Order::of(workload)),
-                    _ => None,
-                });
-                // A document that the disk lost says nothing about its components.
-                for order in orders.iter().flatten() {
+                let reading = detail.document.and_then(|document| machine.device.reading(&document));
+                let orders = match reading {
+                    Some(Ok(workload)) => Order::of(workload),
+                    // A document that the disk lost says nothing about its components.
+                    None if detail.document.is_some()
+                        && machine.memory.faults.has(Fault::DocumentDamaged) =>
+                    {
+                        vec![]
+                    }
+                    other => {
+                        let what = format!("{id}: installed is {:?}, read as {other:?}", detail.document);
+                        return Err(Violation::of(Check::InstalledIsBacked, &name, what));
+                    }
+                };
+                for order in &orders {
                     let word = (order.assignment, order.component.clone(), order.fingerprint());
                     if !memory.words.contains(&word) {
                         let what = format!("{id}: nobody said that {} is up", order.component);
@@ -349,4 +360,13 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// A deliberate bug: what is installed is not said.
+fn kept_back(sabotage: Option<Sabotage>, mut report: Report) -> Report {
+    if let Some(detail) = report.detail.as_mut().filter(|_| sabotage == Some(Sabotage::KeepsTheDocumentBack))
+    {
+        detail.document = None;
+    }
+    report
 }

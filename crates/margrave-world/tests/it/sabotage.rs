@@ -71,4 +71,6 @@ caught! {
     resuming_what_was_stopped_is_caught ResumesAnyway,
     rollouts_that_stand_still_are_caught RolloutsStandStill,
     a_newer_agent_that_reads_like_the_older_one_is_caught ReplacedUnderstandsNoMore,
+    blaming_an_update_for_an_engine_that_is_away_is_caught BlamesTheUpdate,
+    reporting_installed_without_a_document_is_caught KeepsTheDocumentBack,
 }

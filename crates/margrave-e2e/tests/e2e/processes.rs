@@ -177,7 +177,6 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
     assert!(said.contains("INSTALLED") && said.contains("hello") && said.contains("not running"), "{said}");
 }
 
-/// As `packaging/systemd/margrave-agent.service` has it started.
 #[test]
 fn an_agent_that_runs_and_cannot_be_asked_is_not_called_stopped() {
     let stage = Stage::start();
@@ -194,6 +193,7 @@ fn an_agent_that_runs_and_cannot_be_asked_is_not_called_stopped() {
     assert!(status["unheard"].is_null(), "{status}");
 }
 
+/// As `packaging/systemd/margrave-agent.service` has it started.
 #[test]
 fn the_service_manager_hears_that_an_agent_is_ready_alive_and_stopping() {
     let stage = Stage::start();

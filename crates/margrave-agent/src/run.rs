@@ -564,6 +564,7 @@ impl Agent {
         live.remarks = self.runtime.remarks();
         live.seen = self.device.seen().to_vec();
         live.seen_at = self.device.seen_at();
+        live.crowded_out = self.device.crowded_out(&self.settings, clock::now());
         live.silent_until = match self.device.network(&self.settings, clock::now()) {
             Gate::Closed(opens) => opens,
             Gate::Open(_) => None,

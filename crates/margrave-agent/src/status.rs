@@ -4,13 +4,14 @@
 //! all the time, and gives the whole to whoever connects to a socket in its data directory: one JSON object, the same
 //! that `margrave-agent status --json` prints.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use margrave_core::device::{Assignment, Device, Health, Observation};
 use margrave_core::digest::Digest;
-use margrave_core::id::DeviceId;
+use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::report::restarted;
@@ -40,6 +41,8 @@ pub struct Live {
     /// What the last look saw, and when that was.
     pub seen: Vec<Observation>,
     pub seen_at: Option<Moment>,
+    /// What only waits for others to be done.
+    pub crowded_out: BTreeSet<AssignmentId>,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// To its own memory, and for what runs: documents, archives, records.
@@ -193,16 +196,17 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         let documents = [assignment.wanted, assignment.here().held].into_iter().flatten();
         documents.filter_map(|document| told(&blobs, &identity.device_id, document).1).next()
     };
-    let is_worked_on = |assignment: &&Assignment| {
+    let is_worked_on = |assignment: &Assignment| {
         matches!(assignment.state, State::Installing | State::Updating | State::RollingBack | State::Deleting)
     };
     // While it cannot look, nobody's turn comes.
-    let looks = live.is_none_or(|live| live.runtime_trouble.is_none());
+    let looking = live.filter(|live| live.runtime_trouble.is_none());
+    let is_crowded_out = |id: &AssignmentId| looking.is_some_and(|live| live.crowded_out.contains(id));
     let under_way = device
         .assignments()
-        .values()
-        .filter(|one| looks && is_worked_on(one))
-        .filter_map(name_of)
+        .iter()
+        .filter(|(id, one)| !is_crowded_out(id) && is_worked_on(one))
+        .filter_map(|(_, one)| name_of(one))
         .collect::<Vec<_>>();
     let mut deployments = vec![];
     for (id, assignment) in device.assignments() {
@@ -235,7 +239,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
             code: failure.map(|failure| failure.code.to_string()),
             reason: failure.map(|failure| failure.message.clone()),
             ailment: assignment.beneath().and_then(|here| Some(here.failure.as_ref()?.message.clone())),
-            waiting: assignment.waiting.clone().or_else(|| turn(assignment, &under_way)),
+            waiting: assignment.waiting.clone().or_else(|| is_crowded_out(id).then(|| turn(&under_way)).flatten()),
             went_back: assignment.gave_up().is_some(),
             components: components
                 .iter()
@@ -278,15 +282,11 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
     })
 }
 
-/// That nothing keeps it from beginning but what is worked on now. The device says this to nobody else: it changes by the minute, and
+/// That nothing keeps it from going on but what is worked on now. The device says this to nobody else: it changes by the minute, and
 /// each telling would be a write to flash.
-fn turn(assignment: &Assignment, under_way: &[String]) -> Option<String> {
-    let waits = assignment.state == State::Pending && assignment.wanted.is_some();
-    let has_no_reason = assignment.failure.is_none() && assignment.next_try.is_none();
-    (waits && has_no_reason && !under_way.is_empty()).then(|| {
-        let is = if under_way.len() == 1 { "is" } else { "are" };
-        format!("waits for its turn: {} {is} worked on", under_way.join(", "))
-    })
+fn turn(under_way: &[String]) -> Option<String> {
+    let is = if under_way.len() == 1 { "is" } else { "are" };
+    (!under_way.is_empty()).then(|| format!("waits for its turn: {} {is} worked on", under_way.join(", ")))
 }
 
 /// Which document that is, and the name of what it is about.

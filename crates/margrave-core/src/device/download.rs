@@ -4,6 +4,8 @@
 //! assignment has one place for what is done to its containers, and this one beside it. What became of a download is told by
 //! its order, because what is mended meanwhile may have a component of the same name.
 
+use std::time::Duration;
+
 use super::waiting::AHEAD_COUNT_MAX;
 use super::work::Step;
 use super::{Action, Assignment, Device, Order, Settings};
@@ -16,6 +18,13 @@ use crate::report::Failure;
 /// How much of what was good is mended, gone back to or taken away beside the rest. What is new may hang for as long as its timeout
 /// says, up to an hour, and must not keep an application down that ran well.
 const RESCUE_COUNT_MAX: usize = 1;
+
+/// What was good, touched or fetched ahead is on this device, unless somebody cleared the images away. Looking takes no longer
+/// than this; what does is a download that nobody foresaw, and takes no place of anything else from then on.
+pub(super) const FETCHED_HERE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Where there are so many of those, what else may have to be fetched is looked for one after the other.
+const UNFORESEEN_MANY: usize = 4;
 
 /// Something that is under way.
 #[derive(Debug, Clone)]
@@ -35,7 +44,9 @@ impl Download {
 impl Device {
     /// Whether there is a place for one more. What takes hours takes no place of a repair, a removal or a way back.
     pub(super) fn has_place(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
-        let work = self.work.in_flight.len();
+        let is_unforeseen = |since: &&Moment| now.since(**since) >= FETCHED_HERE_WITHIN;
+        let unforeseen = self.work.fetching_since.values().filter(is_unforeseen).count();
+        let work = self.work.in_flight.len() - unforeseen;
         let ahead = self.work.downloads.values().filter(|download| download.ahead).count();
         let downloads = self.work.downloads.len() - ahead;
         match self.as_download(settings, action, now) {
@@ -43,6 +54,7 @@ impl Device {
                 ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
             }
             Some(_) => downloads < settings.work_count_max,
+            None if matches!(action, Action::Prefetch(_)) && unforeseen >= UNFORESEEN_MANY => work == 0,
             None => work < settings.work_count_max + usize::from(self.rescues(action)) * RESCUE_COUNT_MAX,
         }
     }

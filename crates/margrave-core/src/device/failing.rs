@@ -56,6 +56,7 @@ impl Device {
         now: Moment,
         roll: f64,
     ) {
+        self.goes_last(id);
         let goes_back = self.gives_up(id, &failure);
         let is_spent = !goes_back && self.is_spent(id, failure.code);
         let failure = match is_spent {

@@ -170,6 +170,7 @@ impl Device {
         if self.next_to_remove(id).is_some() {
             return;
         }
+        self.goes_last(id);
         let Some(assignment) = self.assignments.get_mut(&id) else { return };
         assignment.stuck.clear();
         assignment.attempt += 1;

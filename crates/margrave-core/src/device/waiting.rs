@@ -295,6 +295,8 @@ impl Device {
                 ahead.next = now.after(pause);
                 ahead.failures = ahead.failures.saturating_add(1);
                 ahead.trouble = Some(failure.message);
+                // Others are fetched first now; what is here is no worse off for it.
+                self.work.failed.insert(id, self.tick);
             }
         }
         assignment.ahead = Some(ahead);

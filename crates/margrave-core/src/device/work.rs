@@ -10,7 +10,7 @@ use crate::report::{Failure, FailureCode};
 use crate::schedule::Gate;
 
 use super::blind::Sight;
-use super::download::Download;
+use super::download::{Download, FETCHED_HERE_WITHIN};
 use super::waiting::Waiting;
 use super::{Action, Assignment, Device, Observation, Order, Progress, Settings};
 
@@ -18,6 +18,8 @@ use super::{Action, Assignment, Device, Observation, Order, Progress, Settings};
 #[derive(Debug, Clone, Default)]
 pub(super) struct Work {
     pub(super) in_flight: BTreeMap<AssignmentId, Action>,
+    /// Since when something is fetched in such a place, because it should be here.
+    pub(super) fetching_since: BTreeMap<AssignmentId, Moment>,
     /// What is fetched beside that.
     pub(super) downloads: BTreeMap<AssignmentId, Download>,
     /// Where that is done for what is beneath.
@@ -26,6 +28,10 @@ pub(super) struct Work {
     pub(super) overruled: BTreeSet<AssignmentId>,
     /// What is beneath is in the place of what is above.
     pub(super) lifted: Option<AssignmentId>,
+    /// What was begun with in a try that has not come to its end: half a switch waits for nobody.
+    pub(super) amid: BTreeSet<AssignmentId>,
+    /// The tick at which something last failed.
+    pub(super) failed: BTreeMap<AssignmentId, u64>,
     /// The tick and the moment at which the look that is under way began.
     pub(super) observing: Option<(u64, Moment)>,
     /// The last look took longer than anybody can be called watching.
@@ -79,13 +85,36 @@ impl Device {
         }
         // Removals first: they free what others may be waiting for.
         let removals = |id: &&AssignmentId| self.assignments[*id].state == State::Deleting;
-        let (first, then): (Vec<&AssignmentId>, Vec<&AssignmentId>) =
+        let (mut first, mut then): (Vec<&AssignmentId>, Vec<&AssignmentId>) =
             self.assignments.keys().partition(removals);
+        first.sort_by_key(|id| self.turn(id));
+        then.sort_by_key(|id| self.turn(id));
         let steps = first.into_iter().chain(then).flat_map(|id| self.steps(settings, *id, now));
         steps.into_iter().find_map(|step| match step {
             Step::Do(action) => Some(*action).filter(|action| self.has_place(settings, action, now)),
             Step::Wait(_) | Step::Rest => None,
         })
+    }
+
+    /// Those that could go on if there were a place for them, once there is nothing more to begin.
+    pub fn crowded_out(&self, settings: &Settings, now: Moment) -> BTreeSet<AssignmentId> {
+        let waits = |id: &&AssignmentId| {
+            self.steps(settings, **id, now).into_iter().any(|step| matches!(step, Step::Do(_)))
+        };
+        self.assignments.keys().filter(waits).copied().collect()
+    }
+
+    /// Who goes first where places are few. What failed goes behind everybody who waited meanwhile, or a few that are broken would
+    /// keep the others waiting for as long as they are tried.
+    fn turn(&self, id: &AssignmentId) -> (bool, u64) {
+        let is_amid = self.work.amid.contains(id);
+        (!is_amid, self.work.failed.get(id).copied().unwrap_or_default())
+    }
+
+    /// A try came to its end, and not well.
+    pub(super) fn goes_last(&mut self, id: AssignmentId) {
+        self.work.amid.remove(&id);
+        self.work.failed.insert(id, self.tick);
     }
 
     pub(super) fn wake_work(&self, settings: &Settings, now: Moment) -> Option<Moment> {
@@ -96,7 +125,8 @@ impl Device {
             Step::Wait(until) => Some(until),
             Step::Do(_) | Step::Rest => None,
         });
-        observe.into_iter().chain(waits).filter(|until| *until > now).min()
+        let room = self.work.fetching_since.values().map(|since| since.after(FETCHED_HERE_WITHIN));
+        observe.into_iter().chain(waits).chain(room).filter(|until| *until > now).min()
     }
 
     /// Nobody looks before there is a verified desired state to compare with: a device never guesses.
@@ -322,6 +352,7 @@ impl Device {
                     self.take_up_if_due(settings, id, document, now);
                 }
                 if matches!(action, Action::Apply(_)) {
+                    self.work.amid.insert(id);
                     if let Some(assignment) = self.assignments.get_mut(&id) {
                         assignment.applying = true;
                         assignment.begun = true;
@@ -339,7 +370,12 @@ impl Device {
                 }
                 match download {
                     Some(download) => drop(self.work.downloads.insert(id, download)),
-                    None => drop(self.work.in_flight.insert(id, action)),
+                    None => {
+                        if matches!(action, Action::Prefetch(_)) {
+                            self.work.fetching_since.insert(id, now);
+                        }
+                        self.work.in_flight.insert(id, action);
+                    }
                 }
             }
             Action::Remove { assignment, .. } => {
@@ -531,6 +567,10 @@ impl Device {
         self.tend_holds(now);
         let needed = self.documents();
         self.readings.retain(|digest, _| needed.contains(digest));
+        let fetching = |action: Option<&Action>| matches!(action, Some(Action::Prefetch(_)));
+        self.work.fetching_since.retain(|id, _| fetching(self.work.in_flight.get(id)));
+        self.work.failed.retain(|id, _| self.assignments.contains_key(id));
+        self.work.amid.retain(|id| self.assignments.contains_key(id));
     }
 
     fn settle_assignment(&mut self, settings: &Settings, id: AssignmentId, now: Moment) {
@@ -720,6 +760,7 @@ impl Device {
             // Nothing was ordered, because the document is not read yet; empty is not done.
             return;
         }
+        self.work.amid.remove(&id);
         // The first one has nothing better behind it; an update has to prove itself.
         assignment.good = assignment.good.or(assignment.held);
         if assignment.good == assignment.held {

@@ -163,6 +163,138 @@ fn starts_that_hang_keep_nobody_from_being_mended_or_removed() {
     assert_eq!(hanging, [id(8), id(9)], "two at once");
 }
 
+/// Lives so many minutes in which whatever `slow` says of takes five minutes and fails; tells what else was applied, and in which minute.
+fn live_with_slow_failures(
+    world: &mut World,
+    minutes: u64,
+    failing: &mut Vec<(Moment, Action)>,
+    slow: impl Fn(&Action) -> bool,
+) -> Vec<(u64, AssignmentId)> {
+    let began = world.now;
+    let end = began.after(Duration::from_secs(60 * minutes));
+    let mut applied = vec![];
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            if slow(&action) {
+                world.absorb(Event::Began(action.clone()));
+                failing.push((world.now.after(Duration::from_secs(300)), action));
+                continue;
+            }
+            if let Action::Apply(order) = &action {
+                applied.push((world.now.since(began).as_secs() / 60, order.assignment));
+            }
+            world.carry_out(action);
+        }
+        let ends = failing.iter().map(|(at, _)| *at).min();
+        let wake = world.device.wake(&world.settings, world.now).unwrap();
+        world.now = ends.into_iter().chain([wake, end]).min().unwrap();
+        let now = world.now;
+        for (_, action) in failing.extract_if(.., |(at, _)| *at <= now) {
+            world.absorb(action.undone("took too long", FailureCode::Timeout));
+        }
+    }
+    applied
+}
+
+#[test]
+fn what_fails_slowly_and_is_tried_again_takes_no_turn_of_what_waits() {
+    let mut world = World::new(3);
+    let broken = [1, 2, 3, 4];
+    world.publish((1..=5).map(|n| workload(n, &["web"], "a")).collect());
+    let is_slow = |action: &Action| matches!(action, Action::Apply(order) if order.assignment != id(5));
+    let applied = live_with_slow_failures(&mut world, 30, &mut vec![], is_slow);
+    assert_eq!(applied, [(10, id(5))], "each of the others had one try");
+    let tries = |n: u8| world.device.assignments()[&id(n)].attempt;
+    assert!(broken.iter().all(|n| tries(*n) >= 2), "{:?}", broken.map(tries));
+}
+
+#[test]
+fn what_cannot_be_fetched_and_is_tried_again_keeps_nobody_from_fetching() {
+    let mut world = World::new(3);
+    world.publish((1..=5).map(|n| workload(n, &["web"], "a")).collect());
+    let is_slow = |action: &Action| matches!(action, Action::Prefetch(order) if order.assignment != id(5));
+    assert_eq!(live_with_slow_failures(&mut world, 30, &mut vec![], is_slow), [(10, id(5))]);
+}
+
+#[test]
+fn what_somebody_stopped_is_mended_before_what_cannot_be_mended_is_tried_again() {
+    let mut world = World::new(3);
+    world.publish((1..=7).map(|n| workload(n, &["web"], "a")).collect());
+    world.run_until_converged();
+    // Six lose the data base that they share; then somebody removes what is well.
+    (1..=6).for_each(|n| assert!(world.running.remove(&(id(n), name("web"))).is_some()));
+    let is_slow = |action: &Action| matches!(action, Action::Apply(order) if order.assignment != id(7));
+    let mut failing = vec![];
+    live_with_slow_failures(&mut world, 20, &mut failing, is_slow);
+    world.running.remove(&(id(7), name("web")));
+    let mended = live_with_slow_failures(&mut world, 20, &mut failing, is_slow);
+    assert!(mended.iter().all(|(minute, _)| *minute <= 6) && mended.len() == 1, "{mended:?}");
+}
+
+#[test]
+fn images_that_somebody_cleared_away_keep_nobody_else_from_being_mended_or_removed() {
+    let mut world = World::new(3);
+    let all: Vec<Workload> = (1..=9).map(|n| workload(n, &["web"], "a")).collect();
+    world.publish(all.clone());
+    world.run_until_converged();
+    // Eight ended, and their images are gone: they come over a link that takes hours.
+    (1..=8).for_each(|n| assert!(world.running.remove(&(id(n), name("web"))).is_some()));
+    let is_slow = |action: &Action| matches!(action, Action::Prefetch(order) if order.assignment != id(9));
+    let hang = |world: &mut World, minutes: u64| {
+        let end = world.now.after(Duration::from_secs(60 * minutes));
+        let mut did = vec![];
+        while world.now < end {
+            while let Some(action) = world.device.next(&world.settings, world.now) {
+                match &action {
+                    Action::Prefetch(_) if is_slow(&action) => {
+                        world.absorb(Event::Began(action));
+                        continue;
+                    }
+                    Action::Apply(order) => did.push(format!("apply {}", order.assignment)),
+                    Action::Remove { assignment, .. } => did.push(format!("remove {assignment}")),
+                    _ => {}
+                }
+                world.carry_out(action);
+            }
+            world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+        }
+        did
+    };
+    assert_eq!(hang(&mut world, 2), [""; 0]);
+    assert!(world.running.remove(&(id(9), name("web"))).is_some());
+    assert_eq!(hang(&mut world, 3), [format!("apply {}", id(9))]);
+    world.publish(all[..8].to_vec());
+    assert_eq!(hang(&mut world, 2), [format!("remove {}", id(9))]);
+}
+
+#[test]
+fn a_switch_that_has_begun_comes_to_its_end_before_others_begin() {
+    let mut world = World::new(3);
+    let both = |n: u8, revision: &str| workload(n, &["one", "two"], revision);
+    world.settings.work_count_max = 1;
+    world.publish(vec![both(1, "a"), both(2, "a")]);
+    world.run_until_converged();
+    // It fails once, and goes behind the other one from then on.
+    world.broken.extend(World::fingerprints(&both(1, "b")));
+    world.publish(vec![both(1, "b"), both(2, "a")]);
+    live_with_slow_failures(&mut world, 10, &mut vec![], |_| false);
+    world.publish(vec![both(1, "c"), both(2, "a")]);
+    let half = loop {
+        match world.device.next(&world.settings, world.now) {
+            Some(action @ Action::Apply(_)) => break action,
+            Some(action) => world.carry_out(action),
+            None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+        }
+    };
+    world.absorb(Event::Began(half.clone()));
+    world.publish(vec![both(1, "c"), both(2, "c")]);
+    assert_eq!(live_with_slow_failures(&mut world, 5, &mut vec![], |_| false), []);
+    let done = world.perform(half);
+    world.absorb(done);
+    let applied = live_with_slow_failures(&mut world, 5, &mut vec![], |_| false);
+    assert_eq!(applied, [(0, id(1)), (0, id(2)), (0, id(2))]);
+}
+
 #[test]
 fn what_is_to_go_before_it_was_begun_is_not_begun_outside_of_the_window() {
     let mut world = installed(5);

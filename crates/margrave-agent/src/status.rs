@@ -239,7 +239,10 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
             code: failure.map(|failure| failure.code.to_string()),
             reason: failure.map(|failure| failure.message.clone()),
             ailment: assignment.beneath().and_then(|here| Some(here.failure.as_ref()?.message.clone())),
-            waiting: assignment.waiting.clone().or_else(|| is_crowded_out(id).then(|| turn(&under_way)).flatten()),
+            waiting: assignment
+                .waiting
+                .clone()
+                .or_else(|| is_crowded_out(id).then(|| turn(&under_way)).flatten()),
             went_back: assignment.gave_up().is_some(),
             components: components
                 .iter()

@@ -172,9 +172,7 @@ impl World {
                 let orders = match reading {
                     Some(Ok(workload)) => Order::of(workload),
                     // A document that the disk lost says nothing about its components.
-                    None if detail.document.is_some()
-                        && machine.memory.faults.has(Fault::DocumentDamaged) =>
-                    {
+                    None if detail.document.is_some() && memory.faults.has(Fault::DocumentDamaged) => {
                         vec![]
                     }
                     other => {

@@ -1,12 +1,13 @@
 //! Why one deployment on one device is not as wanted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use margrave_core::deployment::{Deployment, Targets};
 use margrave_core::id::{ClientId, DeploymentName, PackageId, PackageVersion};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
-use margrave_core::report::{Awaited, Detail, FAILURE_CODES, FailureCode, Retry};
+use margrave_core::report::{Awaited, Detail, FAILURE_CODES, FailureCode, Report, Retry};
 use margrave_core::schedule::{Gate, Schedule, meet};
 use margrave_core::secret::is_wanting;
 use margrave_core::watch::Warning;
@@ -24,6 +25,8 @@ use crate::fleet::{Error, Fleet, REMOVAL_UNSPOKEN_MS};
 const CLOCK_AHEAD_MAX_MS: u64 = 5 * 60 * 1000;
 /// No clock before 2020 is right.
 const CLOCK_SENSIBLE: Moment = Moment(1_577_836_800_000);
+/// A try begins at its time, and is told soon after.
+const TRY_LATE: Duration = Duration::from_secs(60);
 /// Of the devices or sites that are targets.
 const TARGETS_TOLD_MAX: usize = 10;
 /// Who asks so seldom is waited for, and not missed.
@@ -84,12 +87,12 @@ impl Fleet {
             && record.observed.as_ref().is_some_and(|observed| observed.state == State::Deleting);
         let adopted = report.is_some_and(|report| report.adopted_version >= record.changed_version);
         if !adopted && !removes {
-            return self.not_adopted(device, record);
+            return self.not_adopted(device, record, others);
         }
         let said = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
         let fault = report.and_then(|report| report.fault.as_ref());
         if outlook.verdict == Verdict::Failed || (removes && fault.is_some()) {
-            return self.failed(record, &about);
+            return self.failed(record, &about, others);
         }
         let doing = match outlook.state {
             State::Pending => "waits to be started",
@@ -125,17 +128,22 @@ impl Fleet {
             return vec![said(Code::ManifestNotFetched, text)];
         }
         let mut chain = vec![said(code, text)];
-        if code == Code::Pending
-            && let Some(busy) = others.iter().find(|other| other.id != record.id && is_at_work(other))
-        {
-            let text = format!("{id} is busy with {}", busy.name);
-            chain.push(Reason::new(Code::BehindOthers, text).on(&id).of(&busy.name));
+        if code == Code::Pending {
+            chain.extend(self.behind_others(record, others));
         }
         chain
     }
 
+    /// That the device has its hands full.
+    fn behind_others(&self, record: &AssignmentRecord, others: &[AssignmentRecord]) -> Option<Reason> {
+        let busy = others.iter().find(|other| other.id != record.id && is_at_work(other))?;
+        let id = self.live.spoken(&record.device);
+        let text = format!("{id} is busy with {}", busy.name);
+        Some(Reason::new(Code::BehindOthers, text).on(&id).of(&busy.name))
+    }
+
     /// The device says that it failed: whether it tries again, and what went wrong.
-    fn failed(&self, record: &AssignmentRecord, about: &str) -> Vec<Reason> {
+    fn failed(&self, record: &AssignmentRecord, about: &str, others: &[AssignmentRecord]) -> Vec<Reason> {
         let report = record.observed.as_ref().map(|observed| &observed.report);
         let fault = report.and_then(|report| report.fault.as_ref());
         let detail = detail(record);
@@ -177,7 +185,16 @@ impl Fleet {
         let failure =
             FAILURE_CODES.into_iter().find(|known| fault.is_some_and(|fault| fault.code == known.as_str()));
         let is_spent = seen == Code::GivenUp && failure.is_some_and(|known| known.retry() == Retry::Later);
-        vec![named(seen, text), if is_spent { cause.spent() } else { cause }]
+        let mut chain = vec![named(seen, text)];
+        // What failed goes behind what waits.
+        let is_overdue = seen == Code::Retrying
+            && record
+                .observed
+                .as_ref()
+                .is_some_and(|observed| tried_late(&observed.report, observed.received_at, self.now()));
+        chain.extend(is_overdue.then(|| self.behind_others(record, others)).flatten());
+        chain.push(if is_spent { cause.spent() } else { cause });
+        chain
     }
 
     /// The device says what it waits for.
@@ -206,7 +223,12 @@ impl Fleet {
     }
 
     /// The device has not begun with what is wanted now.
-    fn not_adopted(&self, device: &DeviceRecord, record: &AssignmentRecord) -> Vec<Reason> {
+    fn not_adopted(
+        &self,
+        device: &DeviceRecord,
+        record: &AssignmentRecord,
+        others: &[AssignmentRecord],
+    ) -> Vec<Reason> {
         let (id, version) = (self.live.spoken(&record.device), record.changed_version);
         let named = |code, text: String| Reason::new(code, text).on(&id).of(&record.name);
         let unreachable = self.unreachable(device);
@@ -232,6 +254,11 @@ impl Fleet {
         if let Some(held) = held.filter(|_| now.0.saturating_sub(record.changed_at.0) > REMOVAL_UNSPOKEN_MS) {
             let text = format!("{id} was given manifest version {version}, and stays with {held}");
             return vec![named(Code::ManifestNotAdopted, text)];
+        }
+        if let Some(behind) = self.behind_others(record, others) {
+            // A device does not tell of turns: they change by the minute, and each telling would be a write to its flash.
+            let text = format!("{} on {id} has a newer version that was not begun yet", record.name);
+            return vec![named(Code::NotBegun, text), behind];
         }
         let text = format!("{id} has manifest version {version} and has not reported on {} yet", record.name);
         vec![named(Code::NotReported, text)]
@@ -474,6 +501,13 @@ fn is_at_work(record: &AssignmentRecord) -> bool {
         record.outlook().state,
         State::Installing | State::Updating | State::RollingBack | State::Deleting
     )
+}
+
+/// Whether the time of the next try that was told is over, and nothing was heard of it. Both times are the device's.
+fn tried_late(report: &Report, received: Moment, now: Moment) -> bool {
+    let Some(detail) = &report.detail else { return false };
+    let due_in = detail.next_try.map(|next| next.since(detail.at));
+    due_in.is_some_and(|due_in| now.since(received) > due_in + TRY_LATE)
 }
 
 /// Whether a device's clock says what cannot be.

@@ -1,7 +1,9 @@
 //! Devices that are reached, and do not get it to run.
 
 use super::*;
-use margrave_core::report::{Awaited, FailureCode};
+use std::time::Duration;
+
+use margrave_core::report::{Awaited, FailureCode, Fault};
 
 pub(super) async fn provoke(catalogue: &mut Catalogue) {
     beginnings(catalogue).await;
@@ -47,6 +49,35 @@ async fn beginnings(catalogue: &mut Catalogue) {
     world.put("other", greeting("hi")).await.unwrap();
     line.live(120).await;
     catalogue.device(&world, "behind another deployment", "line-1/other", Code::BehindOthers).await;
+
+    // What is there already waits for its turn, too: for its update, and for another try.
+    let world = World::new().await;
+    let mut line = world.runs_web().await;
+    line.one_at_a_time();
+    line.faults.hangs = true;
+    world.put("other", greeting("hi")).await.unwrap();
+    line.live(60).await;
+    world.put("web", greeting("yo")).await.unwrap();
+    line.live(60).await;
+    catalogue.device(&world, "an update behind another deployment", "line-1/web", Code::BehindOthers).await;
+
+    let world = World::new().await;
+    world.device("line-1", LINE).await;
+    for name in ["web", "other"] {
+        world.put(name, greeting("hi")).await.unwrap();
+    }
+    world.report("other", "line-1", State::Installing).await;
+    let failed = |report: &mut Report| {
+        let code = FailureCode::PullFailed.to_string();
+        report.fault = Some(Fault { code, source: "web".into(), message: "the cable is out".into() });
+        let detail = report.detail.as_mut().unwrap();
+        detail.next_try = Some(detail.at.after(Duration::from_secs(30)));
+    };
+    world.report_with("web", "line-1", State::Failed, failed).await;
+    let told = async || codes(&world.fleet.why("line-1/web").await.unwrap()).join(" ");
+    assert_eq!(told().await, "retrying pull-failed");
+    world.pass(120);
+    assert_eq!(told().await, "retrying behind-others pull-failed");
 
     let world = World::new().await;
     let mut line = world.machine("line-1", LINE).await;

@@ -11,7 +11,7 @@ use margrave_core::report::{Failure, FailureCode};
 use crate::runtime::{Runtime, own_container};
 
 /// Who does not refuse and does not answer either may be busy.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An engine that is restarted or upgraded is back by then. One that is away for longer costs a start of the agent every
 /// five minutes, which harms nothing.
@@ -41,14 +41,24 @@ impl Stranded {
     }
 }
 
-/// Whether nobody is there at all.
-pub(crate) async fn is_deaf(runtime: &dyn Runtime) -> bool {
-    matches!(tokio::time::timeout(PATIENCE, runtime.answers()).await, Ok(false))
+/// Whether nobody is at the engine's socket at all.
+pub(crate) async fn is_deaf(runtime: &dyn Runtime, patience: Duration) -> bool {
+    let reached = tokio::time::timeout(patience, runtime.reached()).await;
+    matches!(reached, Ok(Err(failure)) if failure.code == FailureCode::RuntimeUnreachable)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
+    use margrave_oci::client::{Client, Hosts};
+
     use super::*;
+    use crate::runtime::ImagePolicy;
+    use crate::runtime::components::Components;
+    use crate::runtime::compose::{ComposeRuntime, ComposeSettings};
+    use crate::runtime::engine::Places;
 
     fn after(in_container: bool, code: FailureCode, looks: &[(u64, bool)]) -> bool {
         let start = Instant::now();
@@ -68,5 +78,35 @@ mod tests {
         assert!(!after(true, RuntimeUnreachable, &[(0, true), (3, false), (4, true), (8, true)]));
         assert!(!after(false, RuntimeUnreachable, &[(0, true), (60, true)]));
         assert!(!after(true, RuntimeMissing, &[(0, true), (60, true)]), "no start brings an engine");
+    }
+
+    fn runtime(data: &Path, socket: &Path) -> ComposeRuntime {
+        let settings = ComposeSettings {
+            data: data.to_owned(),
+            agent: "line-1".parse().unwrap(),
+            places: Places { named: None, sockets: vec![socket.to_owned()] },
+            telemetry: None,
+            registry: None,
+            images: ImagePolicy::default(),
+        };
+        ComposeRuntime::new(settings, Components::new(Client::new(Hosts::new()), data).unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn nobody_is_there_where_only_the_socket_was_left() {
+        let data = tempfile::tempdir().unwrap();
+        let socket = data.path().join("engine.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        // As an engine that was upgraded leaves it to containers that had it mounted.
+        drop(listener);
+        assert!(is_deaf(&runtime(data.path(), &socket), PATIENCE).await);
+    }
+
+    #[tokio::test]
+    async fn who_takes_the_call_and_says_nothing_yet_is_there() {
+        let data = tempfile::tempdir().unwrap();
+        let socket = data.path().join("engine.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        assert!(!is_deaf(&runtime(data.path(), &socket), Duration::from_millis(50)).await);
     }
 }

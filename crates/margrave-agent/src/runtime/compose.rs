@@ -613,14 +613,8 @@ impl Runtime for ComposeRuntime {
         Box::pin(ComposeRuntime::changed(self))
     }
 
-    fn answers(&self) -> Pending<'_, bool> {
-        Box::pin(async {
-            match self.find().await {
-                Ok(_) => true,
-                // An engine that is being restarted is still an engine.
-                Err(failure) => failure.code == FailureCode::RuntimeUnreachable,
-            }
-        })
+    fn reached(&self) -> Pending<'_, Result<(), Failure>> {
+        Box::pin(async { self.find().await.map(drop) })
     }
 
     fn bytes_written(&self) -> u64 {

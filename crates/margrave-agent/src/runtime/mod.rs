@@ -55,7 +55,7 @@ use margrave_core::device::{Observation, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::package::START_TIME_MAX;
-use margrave_core::report::Failure;
+use margrave_core::report::{Failure, FailureCode};
 
 pub use images::ImagePolicy;
 pub use model::Telemetry;
@@ -101,8 +101,15 @@ pub trait Runtime: Send + Sync {
     /// is told by the second.
     fn changed(&self) -> Pending<'_, Result<(), Failure>>;
 
-    /// Whether there is anything here that could carry out an order.
-    fn answers(&self) -> Pending<'_, bool>;
+    /// Whether what carries out orders answers, or why it does not.
+    fn reached(&self) -> Pending<'_, Result<(), Failure>>;
+
+    /// Whether there is anything here that could carry out an order. An engine that is being restarted is still an engine.
+    fn answers(&self) -> Pending<'_, bool> {
+        Box::pin(async {
+            self.reached().await.err().is_none_or(|failure| failure.code == FailureCode::RuntimeUnreachable)
+        })
+    }
 
     /// How much it has written to the device's disk since the agent began; what an engine writes is the engine's.
     fn bytes_written(&self) -> u64;

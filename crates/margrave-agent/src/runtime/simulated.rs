@@ -494,8 +494,8 @@ impl Runtime for SimulatedRuntime {
         Box::pin(std::future::pending())
     }
 
-    fn answers(&self) -> Pending<'_, bool> {
-        Box::pin(std::future::ready(true))
+    fn reached(&self) -> Pending<'_, Result<(), Failure>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 }
 

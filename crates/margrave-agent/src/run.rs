@@ -198,7 +198,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
         let works = |(action, _): &(Action, _)| matches!(action, Action::Prefetch(_) | Action::Apply(_));
         if stranded.take_in(agent.device.runtime_trouble(), Instant::now())
             && !under_way.values().any(works)
-            && stranded::is_deaf(&*agent.runtime).await
+            && stranded::is_deaf(&*agent.runtime, stranded::PATIENCE).await
         {
             break true;
         }
@@ -296,7 +296,11 @@ async fn appearance(runtime: Arc<dyn Runtime>) {
 pub(crate) fn lock(data: &std::path::Path) -> Result<File, RunError> {
     create_private(data).map_err(|error| RunError::Lock(data.to_owned(), error))?;
     let path = data.join("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = match File::options().create(true).truncate(false).write(true).open(&path) {
+        // What runs here has to be told of all the same, and the lock is the open file and not what is in it.
+        Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => File::open(&path),
+        opened => opened,
+    };
     let file = file.map_err(|error| RunError::Lock(path.clone(), error))?;
     for _ in 0..LOCK_TRIES {
         match file.try_lock() {
@@ -571,6 +575,8 @@ impl Agent {
         };
         way.set_silent_until(live.silent_until);
         live.runtime_trouble = self.device.runtime_trouble().map(|failure| failure.message.clone());
+        let why = self.unwritten.trouble();
+        live.unwritten = why.map(|why| (why.to_owned(), Box::new(self.device.clone())));
         live.bytes_written =
             self.ledger.bytes_written() + self.blobs.bytes_written() + self.runtime.bytes_written();
         let traffic = upstream.traffic();

@@ -33,6 +33,8 @@ pub struct Live {
     pub last_contact: Option<Moment>,
     pub trouble: Option<String>,
     pub runtime_trouble: Option<String>,
+    /// Why what it knows is not on disk, and what that is.
+    pub unwritten: Option<(String, Box<Device>)>,
     pub identity_notice: Option<String>,
     /// Until when this device talks to nobody, by its schedule.
     pub silent_until: Option<Moment>,
@@ -66,6 +68,9 @@ pub struct Status {
     pub trouble: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runtime_trouble: Option<String>,
+    /// Why the device's memory cannot be written, while it cannot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_trouble: Option<String>,
     /// What is wrong with this device's own identity, or will be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub identity_notice: Option<String>,
@@ -188,8 +193,11 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
 fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
     let identity = Identity::load(data)?;
     let expires = identity.expires()?;
-    let (_, device, _) = StateFile::<Device>::open(&data.join("ledger"))?;
-    let device = device.unwrap_or_else(Device::blank);
+    let unwritten = live.and_then(|live| live.unwritten.as_ref());
+    let device = match unwritten {
+        Some((_, known)) => (**known).clone(),
+        None => StateFile::<Device>::open(&data.join("ledger"))?.1.unwrap_or_else(Device::blank),
+    };
     let blobs = Blobs::open(&data.join("documents"))?;
 
     let name_of = |assignment: &Assignment| {
@@ -260,6 +268,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
         last_contact: live.and_then(|live| live.last_contact).or(device.contact().0).map(timestamp),
         trouble: live.and_then(|live| live.trouble.clone()),
         runtime_trouble: live.and_then(|live| live.runtime_trouble.clone()),
+        memory_trouble: unwritten.map(|(why, _)| why.clone()),
         identity_notice: live.and_then(|live| live.identity_notice.clone()),
         manifest_version: device.accepted().map_or(0, |accepted| accepted.version),
         reports_waiting: device.outbox().len(),
@@ -314,12 +323,16 @@ fn words(seen: &Observation) -> String {
 }
 
 impl Status {
-    /// Whether everything wanted is installed.
+    /// Whether everything wanted is installed, as far as the device sees and remembers anything.
     pub fn converged(&self) -> bool {
         let as_wanted = |deployment: &DeploymentStatus| {
-            deployment.state == "INSTALLED" && !deployment.went_back && deployment.waiting.is_none()
+            deployment.state == "INSTALLED"
+                && deployment.wanted == deployment.held
+                && !deployment.went_back
+                && deployment.waiting.is_none()
         };
-        self.deployments.iter().all(as_wanted)
+        let sees = self.runtime_trouble.is_none() && self.memory_trouble.is_none();
+        sees && self.deployments.iter().all(as_wanted)
     }
 }
 
@@ -346,6 +359,9 @@ impl std::fmt::Display for Status {
         }
         if let Some(trouble) = &self.runtime_trouble {
             writeln!(f, "runtime       {trouble}")?;
+        }
+        if let Some(trouble) = &self.memory_trouble {
+            writeln!(f, "memory        {trouble}")?;
         }
         if let Some(looked) = &self.looked {
             writeln!(f, "last look     {looked}")?;

@@ -47,6 +47,11 @@ impl Unwritten {
         false
     }
 
+    /// What a person at the device is to know, at once.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.0.as_ref().map(|since| since.message.as_str())
+    }
+
     /// What the server is to know: reports stay here, so that what it was told last may not hold any more.
     pub(crate) fn told(&self, now: Moment) -> Option<&Blind> {
         self.0.as_ref().filter(|since| now.since(since.since) >= TOLD_AFTER)

@@ -84,6 +84,8 @@ fn on_a_disk_that_turned_read_only_a_device_asks_on_says_why_it_does_nothing_and
     let message = shown["cannotLook"]["message"].as_str().expect("it says why");
     assert!(message.contains("cannot be written down") && message.contains("Read-only"), "{message}");
     assert_eq!(shown["condition"], "pending", "{shown}");
+    let status = stage.agent_status("line-1");
+    assert!(status["memoryTrouble"].as_str().is_some_and(|why| why.contains("Read-only")), "{status}");
     let heard = shown["lastContact"].clone();
     wait_for("it is heard of again", || {
         (stage.json(&["device", "show", "line-1"])["lastContact"] != heard).then_some(())
@@ -96,10 +98,39 @@ fn on_a_disk_that_turned_read_only_a_device_asks_on_says_why_it_does_nothing_and
 
     remount(&disk, "rw");
     stage.wait_state("line-1", "second", "INSTALLED");
+    assert!(stage.agent_status("line-1")["memoryTrouble"].is_null());
     wait_for("the server hears that it is well", || {
         stage.json(&["device", "show", "line-1"])["cannotLook"].is_null().then_some(())
     });
     let log = agent.log();
     let tries = log.matches("the intent could not be written down").count();
     assert!(tries < 100, "it tries again all the time: {tries}");
+}
+
+#[test]
+fn an_agent_that_starts_on_a_disk_that_is_read_only_is_heard_of_and_says_why() {
+    let stage = Stage::start();
+    let Some(disk) = SmallDisk::mount(&stage.path("line-1")) else { return };
+    stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let arguments = ["--runtime", "simulated", "--poll", "1s", "--wait", "0s"];
+    let mut agent = stage.run_agent("line-1", &arguments);
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+
+    agent.kill();
+    remount(&disk, "ro");
+    stage.json(&["deploy", "hello", "--name", "second", "--to", "line-1"]);
+    let agent = stage.run_agent("line-1", &arguments);
+    wait_for("the server hears why nothing happens", || {
+        let shown = stage.json(&["device", "show", "line-1"]);
+        let message = shown["cannotLook"]["message"].as_str()?.to_owned();
+        message.contains("cannot be written down").then_some(())
+    });
+    let status = stage.agent_status("line-1");
+    assert_eq!(status["running"], true, "a technician is told that it runs: {status}");
+
+    remount(&disk, "rw");
+    stage.wait_state("line-1", "second", "INSTALLED");
+    drop(agent);
 }

@@ -312,7 +312,12 @@ fn main() -> ExitCode {
     // One thread is enough for one device, and keeps it small.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(execute(cli)),
+        Ok(runtime) => {
+            let outcome = runtime.block_on(execute(cli));
+            // What is being removed or unpacked goes on with the next start; nobody who stops the service waits for it.
+            runtime.shutdown_background();
+            outcome
+        }
         Err(error) => Err(anyhow::Error::new(error).context("the program could not start")),
     };
     match outcome {

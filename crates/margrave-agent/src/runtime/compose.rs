@@ -107,11 +107,13 @@ pub struct ComposeRuntime {
     /// The orders that may still be carried out, by fingerprint; `None` before anybody said so.
     wanted: std::sync::Mutex<Option<BTreeSet<Digest>>>,
     /// Something that was wanted is not any more, or could not be swept away yet.
-    pub(super) sweep_due: AtomicBool,
+    pub(super) sweep_due: Arc<AtomicBool>,
     /// The last time it could not, and it was said so.
     pub(super) unswept: AtomicBool,
     /// Who sweeps after a removal waits for whoever does already: removed means that nothing is left.
     pub(super) sweeping: Mutex<()>,
+    /// Files that were given up are removed by one at a time, beside everything else.
+    pub(super) clearing: Arc<Mutex<()>>,
 }
 
 impl ComposeRuntime {
@@ -137,7 +139,8 @@ impl ComposeRuntime {
             restarts: Default::default(),
             events: Mutex::default(),
             wanted: Default::default(),
-            sweep_due: AtomicBool::default(),
+            sweep_due: Arc::default(),
+            clearing: Arc::default(),
             unswept: AtomicBool::default(),
             sweeping: Mutex::default(),
         })

@@ -63,11 +63,16 @@ impl ComposeRuntime {
             tracing::info!(%project, ?volumes, "volumes are kept; remove them by hand if their content is not needed");
         }
         let _nobody_reads = self.reading.of(project.as_str()).lock_owned().await;
-        let discarded = match aside {
+        let discard = || match aside {
             // What is newer may have it, and is being fetched.
             true => directory.set_aside(|fetched| self.is_wanted(fetched)),
             false => directory.discard(),
         };
+        let mut discarded = discard();
+        if discarded.is_ok() && directory.has_gone().is_ok_and(|any| any) {
+            let cleared = directory.clear(vec![]).await;
+            discarded = cleared.and_then(|_| discard());
+        }
         match discarded {
             Ok(None) => {}
             Ok(Some(files)) => {
@@ -78,7 +83,7 @@ impl ComposeRuntime {
         if !aside && let Err(error) = self.forget_last_output(assignment) {
             tracing::warn!(%project, %error, "what a container last said could not be removed");
         }
-        self.sweep().await;
+        self.sweep(None).await;
         Ok(())
     }
 

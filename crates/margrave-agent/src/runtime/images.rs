@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
+use tokio::time::{Instant, timeout_at};
 
 use super::engine::{Engine, EngineError};
 use super::written::Written;
@@ -26,6 +27,13 @@ pub enum ImagePolicy {
 
 /// How often to look for images that could not be removed before, because others used them.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
+
+/// How far the sweep came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Swept {
+    All,
+    TooSlow,
+}
 
 /// By name, and which one the name got when it was pulled; none while it is not known: it is being pulled, or an older agent did.
 type Pulled = BTreeMap<String, Option<String>>;
@@ -110,12 +118,18 @@ impl Images {
     }
 
     /// Removes what was pulled, is not needed, and no container is made of. What cannot be removed now is tried again
-    /// the next time.
-    pub(super) async fn sweep(&self, engine: &Engine, needed: &BTreeSet<String>) -> Result<(), EngineError> {
+    /// the next time; an engine that is not waited for any more goes on.
+    pub(super) async fn sweep(
+        &self,
+        engine: &Engine,
+        needed: &BTreeSet<String>,
+        patience: Option<Duration>,
+    ) -> Result<Swept, EngineError> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
         let pulled = self.pulled().clone();
         let spare: Pulled = pulled.into_iter().filter(|(image, _)| !needed.contains(image)).collect();
         if spare.is_empty() {
-            return Ok(());
+            return Ok(Swept::All);
         }
         let in_use = engine.images_in_use().await?;
         for (image, pulled) in spare {
@@ -128,7 +142,15 @@ impl Images {
                     continue;
                 }
                 Some(_) => {
-                    if let Err(error) = engine.remove_image(&image).await {
+                    let removing = engine.remove_image(&image);
+                    let removed = match deadline {
+                        None => removing.await,
+                        Some(deadline) => match timeout_at(deadline, removing).await {
+                            Ok(removed) => removed,
+                            Err(_) => return Ok(Swept::TooSlow),
+                        },
+                    };
+                    if let Err(error) = removed {
                         tracing::warn!(%image, %error, "an image that is not needed could not be removed");
                         continue;
                     }
@@ -140,7 +162,7 @@ impl Images {
                 tracing::warn!(%image, %error, "that an image is gone could not be noted");
             }
         }
-        Ok(())
+        Ok(Swept::All)
     }
 }
 
@@ -200,10 +222,26 @@ mod tests {
         }
         // Of an older agent, or the power went while it was pulled.
         images.note("web:3").unwrap();
-        images.sweep(&pretended.engine().await, &BTreeSet::new()).await.unwrap();
+        images.sweep(&pretended.engine().await, &BTreeSet::new(), None).await.unwrap();
         let asked = pretended.asked();
         let removed: Vec<&String> = asked.iter().filter(|asked| asked.starts_with("DELETE")).collect();
         assert_eq!(removed, ["DELETE /images/web%3A1", "DELETE /images/web%3A3"]);
         assert!(images.pulled().is_empty(), "what is not ours any more is not looked at again");
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_takes_its_time_is_not_waited_for_and_asked_again_later() {
+        let pretended = PretendedEngine::start(|asked| match asked {
+            asked if asked.starts_with("GET /images/") => Answer::Json(json!({"Id": "sha256:pulled"})),
+            asked if asked.starts_with("DELETE") => Answer::Silence,
+            _ => Answer::Json(json!([])),
+        });
+        let temp = tempfile::tempdir().unwrap();
+        let images = Images::open(temp.path(), &Written::default());
+        images.note("web:1").unwrap();
+        let patience = Some(Duration::from_millis(20));
+        let swept = images.sweep(&pretended.engine().await, &BTreeSet::new(), patience).await.unwrap();
+        assert_eq!(swept, Swept::TooSlow);
+        assert!(images.pulled().contains_key("web:1"));
     }
 }

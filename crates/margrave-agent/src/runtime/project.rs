@@ -269,13 +269,14 @@ impl ProjectDirectory {
         Ok(self.archives()?.into_iter().filter(|archive| !kept.contains(archive)).collect())
     }
 
-    /// Removes unpacked archives except these, and those that were fetched and may have to be read.
-    pub(super) fn discard_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<()> {
+    /// Gives up unpacked archives except these, and those that were fetched and may have to be read.
+    pub(super) fn discard_archives(&self, kept: &BTreeSet<Digest>) -> io::Result<Vec<PathBuf>> {
         let fetched = self.fetched().into_iter().map(|fetched| fetched.archive);
-        self.remove_archives(self.archives_but(&fetched.chain(kept.iter().copied()).collect())?)
+        self.give_up(self.archives_but(&fetched.chain(kept.iter().copied()).collect())?)
     }
 
-    pub(super) fn remove_archives(&self, archives: Vec<PathBuf>) -> io::Result<()> {
+    /// They are no archives any more; what is left is to remove what this returns, which may take minutes.
+    pub(super) fn give_up(&self, archives: Vec<PathBuf>) -> io::Result<Vec<PathBuf>> {
         let mut gone = Vec::new();
         for archive in archives {
             // Under its own name it would count as whole while part of it is removed.
@@ -288,17 +289,22 @@ impl ProjectDirectory {
         if !gone.is_empty() {
             fs::File::open(&self.path)?.sync_all()?;
         }
-        self.remove_gone_telling(&gone).map(drop)
+        Ok(gone)
     }
 
-    /// Tries again to remove what could not be.
-    pub(super) fn remove_gone(&self) -> io::Result<()> {
-        self.remove_gone_telling(&[]).map(drop)
+    pub(super) fn has_gone(&self) -> io::Result<bool> {
+        Ok(self.path.exists() && !self.entries(GONE)?.is_empty())
+    }
+
+    /// Removes what was given up, beside whatever else there is to do: an application may have written a great many files there.
+    pub(super) async fn clear(&self, news: Vec<PathBuf>) -> io::Result<bool> {
+        let directory = self.clone();
+        tokio::task::spawn_blocking(move || directory.remove_gone(&news)).await.map_err(io::Error::other)?
     }
 
     /// Returns whether any of it is left. A container may have closed what it had mounted to an agent without privileges:
     /// that is told once, and nothing fails for it.
-    fn remove_gone_telling(&self, news: &[PathBuf]) -> io::Result<bool> {
+    pub(super) fn remove_gone(&self, news: &[PathBuf]) -> io::Result<bool> {
         let mut left = false;
         for place in self.entries(GONE)? {
             let Err(error) = fs::remove_dir_all(&place) else { continue };
@@ -329,7 +335,7 @@ impl ProjectDirectory {
     }
 
     /// Forgets the project but for what was healthy, what was fetched or unpacked for these, and its relative bind mounts: the
-    /// component may come back to them. Returns what could not be removed.
+    /// component may come back to them. Returns what is left to remove.
     pub(super) fn set_aside(&self, is_kept: impl Fn(&Fetched) -> bool) -> io::Result<Option<PathBuf>> {
         self.note_aside(Volumes::new(), &is_kept)?;
         // Containers may have written among the files, too.
@@ -391,12 +397,12 @@ impl ProjectDirectory {
         Ok(())
     }
 
-    /// Removes the directory when nothing in it may be needed, and returns what could not be removed.
+    /// Removes the directory when nothing in it may be needed, and returns what is left to remove.
     fn remove_if_forgotten(&self) -> io::Result<Option<PathBuf>> {
         if !self.path.exists() {
             return Ok(None);
         }
-        if self.remove_gone_telling(&[])? {
+        if self.has_gone()? {
             return Ok(Some(self.path.clone()));
         }
         let is_needed = [ASIDE, FETCHED, Mounts::NAME].iter().any(|name| self.path.join(name).exists());
@@ -418,7 +424,7 @@ impl ProjectDirectory {
                 return Ok(false);
             }
         }
-        Ok(any && (Mounts::of(&self.path, &self.written).is_left()? || !self.entries(GONE)?.is_empty()))
+        Ok(any && (Mounts::of(&self.path, &self.written).is_left()? || self.has_gone()?))
     }
 
     /// Waits until nobody else works on this project.
@@ -515,6 +521,16 @@ mod tests {
         (temp, directory)
     }
 
+    /// What `discard` leaves once what was given up is removed, too.
+    fn cleared(
+        directory: &ProjectDirectory,
+        discard: impl Fn() -> io::Result<Option<PathBuf>>,
+    ) -> Option<PathBuf> {
+        discard().unwrap();
+        directory.remove_gone(&[]).unwrap();
+        discard().unwrap()
+    }
+
     #[test]
     fn a_record_is_read_back_and_a_damaged_one_is_none() {
         let (temp, directory) = directory();
@@ -539,7 +555,7 @@ mod tests {
         }
         fs::create_dir_all(directory.mounts().join("data/pg_notify")).unwrap();
         fs::write(directory.mounts().join("data/rows"), b"1").unwrap();
-        assert_eq!(directory.discard().unwrap(), Some(directory.mounts()));
+        assert_eq!(cleared(&directory, || directory.discard()), Some(directory.mounts()));
         assert_eq!(fs::read(directory.mounts().join("data/rows")).unwrap(), b"1");
         assert!(directory.mounts().join("data/pg_notify").exists());
         assert!(!directory.mounts().join("unused").exists() && directory.record().is_none());
@@ -602,16 +618,18 @@ mod tests {
         let gone = directory.path.join("gone-0");
         without_privileges(|| {
             // An update, and what is told of it later.
-            directory.discard_archives(&[record().archive].into()).unwrap();
+            let news = directory.discard_archives(&[record().archive].into()).unwrap();
             assert_eq!(directory.archives().unwrap(), [directory.unpacked(record().archive)]);
+            assert!(directory.remove_gone(&news).unwrap(), "it is closed");
             assert!(gone.join("web/data/rows").exists());
-            directory.remove_gone().unwrap();
-            // A removal.
-            assert_eq!(directory.discard().unwrap(), Some(directory.path.clone()));
-            assert!(!directory.has_record() && !directory.has_archives().unwrap());
-            // As at every sweep.
-            assert_eq!(directory.discard().unwrap(), Some(directory.path.clone()));
+            // A removal, and as at every sweep.
+            for _ in 0..2 {
+                assert_eq!(directory.discard().unwrap(), Some(directory.path.clone()));
+                assert!(!directory.has_record() && !directory.has_archives().unwrap());
+                assert!(directory.remove_gone(&[]).unwrap());
+            }
             set_mode(&gone.join("web/data"), 0o700);
+            assert!(!directory.remove_gone(&[]).unwrap());
             assert_eq!(directory.discard().unwrap(), None);
         });
         assert!(!directory.path.exists());
@@ -641,7 +659,7 @@ mod tests {
         directory.write_record(&Record { stage: Stage::Settled, ..record() }).unwrap();
         fs::create_dir_all(directory.unpacked(record().archive)).unwrap();
         for _ in 0..2 {
-            assert_eq!(directory.set_aside(|_| false).unwrap(), None);
+            assert_eq!(cleared(&directory, || directory.set_aside(|_| false)), None);
             assert_eq!((directory.record(), directory.aside()), (None, vec![fetched()]));
             assert!(!directory.unpacked(record().archive).exists());
         }

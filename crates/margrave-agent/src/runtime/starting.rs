@@ -22,6 +22,7 @@ use super::project::{ProjectDirectory, ProjectName};
 use super::record::{Record, Service, Stage};
 use super::removal::podman_grace;
 use super::unnamed::{Volumes, still_here, unnamed};
+use super::upkeep::SWEEP_TIME_MAX;
 use super::{start_time_max, stuck};
 
 impl ComposeRuntime {
@@ -105,8 +106,12 @@ impl ComposeRuntime {
         let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
         let discarded = prepared.directory.discard_archives(&self.archives_kept(&record));
         drop(nobody_reads);
-        discarded.map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
-        self.sweep().await;
+        let gone = discarded
+            .map_err(|error| disk("The archive of the earlier version could not be removed", error))?;
+        if !gone.is_empty() {
+            self.clear_beside(&prepared.directory, gone);
+        }
+        self.sweep(Some(SWEEP_TIME_MAX)).await;
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -18,12 +18,15 @@ use super::compose::{ComposeRuntime, disk};
 use super::container::{Container, EndedBy};
 use super::engine::{Engine, EngineError};
 use super::health;
-use super::images::{ImagePolicy, SWEEP_EVERY};
+use super::images::{ImagePolicy, SWEEP_EVERY, Swept};
 use super::model::LABEL_AGENT;
 use super::pins;
 use super::project::ProjectDirectory;
 use super::record::{Ending, Fetched, Record, Stage};
 use super::restarts;
+
+/// An engine may take minutes to remove a large image from slow flash. A look is for what runs, and who was installed is to be told so.
+pub(super) const SWEEP_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// More than a person reads.
 const REMARKS_MAX: usize = 100;
@@ -86,7 +89,7 @@ impl ComposeRuntime {
         let due = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= SWEEP_EVERY);
         let images_due = self.settings.images == ImagePolicy::Remove && due(*self.images_swept.lock().await);
         if self.sweep_due.swap(false, Ordering::Relaxed) || images_due {
-            self.sweep().await;
+            self.sweep(Some(SWEEP_TIME_MAX)).await;
         }
         Ok(observations)
     }
@@ -169,7 +172,8 @@ impl ComposeRuntime {
     }
 
     /// Removes what was fetched and no project needs, and images if the policy says so. Failing to is no reason to fail what was asked for.
-    pub(super) async fn sweep(&self) {
+    /// What takes longer than `patience` is gone on with at the next look.
+    pub(super) async fn sweep(&self, patience: Option<Duration>) {
         let _one_at_a_time = self.sweeping.lock().await;
         // Somebody has an archive that nobody claims yet; the next look sweeps.
         let Ok(_nobody_fetches) = self.fetching.try_write() else {
@@ -184,11 +188,15 @@ impl ComposeRuntime {
         if self.settings.images == ImagePolicy::Remove {
             *self.images_swept.lock().await = Some(Instant::now());
             let swept = match self.engine().await {
-                Ok(engine) => self.images.sweep(&engine, &images).await.map_err(Failure::from),
+                Ok(engine) => self.images.sweep(&engine, &images, patience).await.map_err(Failure::from),
                 Err(failure) => Err(failure),
             };
-            if let Err(failure) = swept {
-                tracing::warn!(%failure, "images that are not needed could not be looked for");
+            match swept {
+                Ok(Swept::All) => {}
+                Ok(Swept::TooSlow) => self.sweep_due.store(true, Ordering::Relaxed),
+                Err(failure) => {
+                    tracing::warn!(%failure, "images that are not needed could not be looked for");
+                }
             }
         }
     }
@@ -298,16 +306,39 @@ impl ComposeRuntime {
                 self.sweep_due.store(true, Ordering::Relaxed);
                 continue;
             };
-            directory.remove_archives(vec![left])?;
+            directory.give_up(vec![left])?;
         }
         Ok(())
+    }
+
+    /// Removes what was given up of a project, one after the other, while the device looks, asks and mends. What comes meanwhile is seen to at a
+    /// later look; so is what may be done once it is gone.
+    pub(super) fn clear_beside(&self, directory: &ProjectDirectory, news: Vec<PathBuf>) {
+        let Ok(turn) = Arc::clone(&self.clearing).try_lock_owned() else {
+            self.sweep_due.store(true, Ordering::Relaxed);
+            return;
+        };
+        let (directory, due) = (directory.clone(), Arc::clone(&self.sweep_due));
+        tokio::task::spawn_blocking(move || {
+            match directory.remove_gone(&news) {
+                // Then it is looked whether anything else of it is needed.
+                Ok(false) => due.store(true, Ordering::Relaxed),
+                Ok(true) => {}
+                Err(error) => {
+                    tracing::warn!(project = directory.name(), %error, "what is not needed any more cannot be removed");
+                }
+            }
+            drop(turn);
+        });
     }
 
     /// Clears away what was fetched for a project and is not wanted any more: an update that another one overtook, or
     /// something that was removed before it could begin.
     async fn tidy(&self, directory: &ProjectDirectory) -> io::Result<()> {
-        directory.remove_gone()?;
         self.remove_half_unpacked(directory).await?;
+        if directory.has_gone()? {
+            self.clear_beside(directory, vec![]);
+        }
         let fetched = directory.fetched();
         let is_stale = fetched.iter().any(|fetched| !self.is_wanted(fetched));
         let is_claimed = fetched.iter().any(|fetched| self.is_wanted(fetched));
@@ -339,7 +370,10 @@ impl ComposeRuntime {
             _ => {}
         }
         // First what takes room: on a full disk nothing can be noted.
-        directory.remove_archives(self.archives_unused(directory, record.as_ref()).await?)?;
+        let gone = directory.give_up(self.archives_unused(directory, record.as_ref()).await?)?;
+        if !gone.is_empty() {
+            self.clear_beside(directory, gone);
+        }
         // Of what was healthy the record says everything.
         let settled = record.filter(|record| record.stage == Stage::Settled);
         let is_told = |fetched: &Fetched| {
@@ -454,6 +488,14 @@ mod tests {
         runtime.look().await.unwrap().into_iter().map(|seen| seen.health).collect()
     }
 
+    /// Until nothing more is to be swept now.
+    async fn swept(runtime: &ComposeRuntime) {
+        for _ in 0..3 {
+            runtime.sweep(None).await;
+            drop(runtime.clearing.lock().await);
+        }
+    }
+
     fn was_stopped() -> Health {
         Health::Down("service web was stopped".into())
     }
@@ -488,10 +530,10 @@ mod tests {
         std::fs::File::open(&file).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         let keep = |orders: BTreeSet<Digest>| crate::runtime::Runtime::keep(&runtime, orders);
         keep([Digest::of(b"order")].into());
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert_eq!(directory.aside().len(), 1);
         keep(BTreeSet::new());
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert_eq!(directory.aside().len(), 0);
     }
 
@@ -508,15 +550,15 @@ mod tests {
         // An update that has no such component, and may still be given up.
         keep([Digest::of(b"order"), Digest::of(b"update")].into());
         directory.set_aside(|fetched| runtime.is_wanted(fetched)).unwrap();
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert!(place.join("rows").exists() && !directory.has_record());
         // It has proved itself; but what was begun with meanwhile may run, though nothing is noted of it any more.
         keep([Digest::of(b"update")].into());
         std::fs::write(directory.override_file(), b"").unwrap();
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert!(place.join("rows").exists());
         std::fs::remove_file(directory.override_file()).unwrap();
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert!(!runtime.projects().join(project(1).as_str()).exists());
     }
 
@@ -534,12 +576,30 @@ mod tests {
         let runs = directory.unpacked(directory.record().unwrap().archive);
         std::fs::create_dir(&runs).unwrap();
         let at_it = runtime.components.unpacks_nothing_into(&place);
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert!(left.iter().all(|left| left.exists()), "somebody unpacks there right now");
         drop(at_it);
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert!(!left.iter().any(|left| left.exists()) && runs.exists());
         assert_eq!(std::fs::read_dir(&home).unwrap().count(), 3, "the record, the lock, and what runs");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_the_removal_of_what_an_earlier_version_left() {
+        let pretended = PretendedEngine::start(|asked| say(asked, |_| died()));
+        let data = tempfile::tempdir().unwrap();
+        let runtime = device(&pretended, data.path());
+        let directory = ProjectDirectory::new(&runtime.projects(), &project(1), &runtime.written);
+        std::fs::create_dir(directory.unpacked(Digest::of(b"earlier"))).unwrap();
+        // Files without number are being removed elsewhere.
+        let others = runtime.clearing.lock().await;
+        runtime.sweep_due.store(true, Ordering::Relaxed);
+        assert_eq!(runtime.look().await.unwrap().len(), 2);
+        assert!(directory.has_gone().unwrap() && !directory.has_archives().unwrap());
+        assert!(runtime.sweep_due.load(Ordering::Relaxed), "it is seen to at the next look");
+        drop(others);
+        swept(&runtime).await;
+        assert!(!directory.has_gone().unwrap());
     }
 
     #[tokio::test]
@@ -553,12 +613,12 @@ mod tests {
         directory.discard().unwrap();
         let home = runtime.projects().join(project(1).as_str());
         std::fs::File::open(&home).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
-        runtime.sweep().await;
+        swept(&runtime).await;
         let modified = std::fs::metadata(&home).unwrap().modified().unwrap();
         assert_eq!(modified, std::time::UNIX_EPOCH, "nothing was made or removed in it");
         // By hand.
         std::fs::remove_dir_all(directory.mounts().join("data")).unwrap();
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert!(!home.exists());
     }
 
@@ -610,7 +670,7 @@ mod tests {
         }
         let wanted = [good.fingerprint, newest.fingerprint];
         crate::runtime::Runtime::keep(&runtime, wanted.into());
-        runtime.sweep().await;
+        swept(&runtime).await;
         let is_here = |fetched: &Fetched| directory.unpacked(fetched.archive).exists();
         assert!(all.into_iter().all(is_here), "nobody says what is in use");
         assert_eq!(directory.fetched(), std::slice::from_ref(&newest), "the claim is of no use any more");
@@ -620,16 +680,16 @@ mod tests {
         for stage in [Stage::Begun, Stage::Started] {
             directory.write_record(&Record { stage, ..begun.clone() }).unwrap();
             std::fs::create_dir_all(directory.unpacked(failed.archive)).unwrap();
-            runtime.sweep().await;
+            swept(&runtime).await;
             assert_eq!(all.map(is_here), [true, true, true, false, true], "{stage:?}");
         }
 
         // Until it has proved itself, what it replaced may be gone back to.
         directory.write_record(&Record { stage: Stage::Settled, ..begun }).unwrap();
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert_eq!(all.map(is_here), [true, false, false, false, true]);
         crate::runtime::Runtime::keep(&runtime, [newest.fingerprint].into());
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert!(is_here(&newest) && !is_here(&good));
     }
 
@@ -653,11 +713,11 @@ mod tests {
         let unfinished = home.join("fetched.json.new");
         std::os::unix::fs::symlink("/dev/full", &unfinished).unwrap();
         crate::runtime::Runtime::keep(&runtime, [of("6").fingerprint].into());
-        runtime.sweep().await;
+        swept(&runtime).await;
         let is_here = |fetched: &Fetched| directory.unpacked(fetched.archive).exists();
         assert_eq!(all.each_ref().map(is_here), [false, false, false, false, false, true]);
         std::fs::remove_file(&unfinished).unwrap();
-        runtime.sweep().await;
+        swept(&runtime).await;
         assert_eq!(directory.fetched(), [of("6")]);
     }
 

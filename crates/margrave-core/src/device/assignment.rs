@@ -85,6 +85,9 @@ pub struct Assignment {
     /// Since when something of it did not run, or was not what was ordered.
     #[serde(skip)]
     pub down_since: Option<Moment>,
+    /// Since when every look found something of an installed assignment starting, and nothing sick.
+    #[serde(skip)]
+    pub starting_since: Option<Moment>,
     /// Since when every look found an installed assignment well, and how many did; not durable, what nobody saw does
     /// not count.
     #[serde(skip)]
@@ -190,6 +193,7 @@ impl Assignment {
             ready: None,
             ahead: None,
             unhealthy_since: None,
+            starting_since: None,
             down_since: None,
             well: None,
             worked_at: 0,

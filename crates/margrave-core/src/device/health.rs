@@ -6,6 +6,7 @@ use super::{Assignment, Device, Health, Observation, Order, Settings};
 use crate::id::{AssignmentId, ComponentName};
 use crate::lifecycle::{Reported, State};
 use crate::moment::Moment;
+use crate::package::START_TIME_MAX;
 use crate::report::{Failure, FailureCode};
 
 /// Looks that must have found an update well before there is no way back from it, however the clock jumps.
@@ -15,6 +16,11 @@ const WELL_LOOKS_MIN: u32 = 3;
 const FORGIVEN_AFTER: Duration = Duration::from_secs(5 * 60);
 /// The longest that something which got sick again and again has to be well before that is believed.
 const WATCHED_MAX: Duration = Duration::from_secs(600);
+
+/// How long something may be starting where its document says nothing or less; after five minutes, a person wants to know.
+const START_TIME_USUAL: Duration = Duration::from_secs(5 * 60);
+/// So many times as long after a power cut, when everything starts at once and a data base replays its log.
+const STARTS_SLOWER: u32 = 2;
 
 /// What is wrong with a component.
 struct Complaint {
@@ -69,8 +75,9 @@ impl Device {
                 (assignment.unhealthy_since, assignment.down_since) = (None, None);
                 if !all_healthy {
                     assignment.well = None;
-                    return;
+                    return self.judge_start(settings, id, &orders, now, roll);
                 }
+                assignment.starting_since = None;
                 let (since, looks) = assignment.found_well(now);
                 if looks >= WELL_LOOKS_MIN && now.since(since) >= settings.proven_after {
                     assignment.good = assignment.held;
@@ -87,6 +94,7 @@ impl Device {
             }
             (State::Installed, Some(complaint)) => {
                 assignment.well = None;
+                assignment.starting_since = None;
                 // A beginning in the future: the clock was set back, and would not come there for years.
                 let begun = |since: Option<Moment>| since.filter(|since| *since <= now).unwrap_or(now);
                 let sick_since = begun(assignment.unhealthy_since);
@@ -116,17 +124,9 @@ impl Device {
                     false => complaint.message,
                 };
                 let failure = Failure::new(FailureCode::Unhealthy, message).of(&complaint.component);
-                let assignment = self.assignments.get_mut(&id).expect("looked up above");
-                if left {
-                    self.leave(settings, id, failure, now);
-                } else {
-                    assignment.relapses = assignment.relapses.saturating_add(1);
-                    // A fleet that lost something it shares is not to come back in step.
-                    match assignment.proven {
-                        // It was well for long: that it is not any more was not a try.
-                        true => self.fail(settings, id, failure, now, roll),
-                        false => self.strike(settings, id, failure, now, roll),
-                    }
+                match left {
+                    true => self.leave(settings, id, failure, now),
+                    false => self.fall_sick(settings, id, failure, now, roll),
                 }
             }
             (State::Failed, None) if all_healthy => {
@@ -161,6 +161,47 @@ impl Device {
             }
             (State::Failed, None) => assignment.well = None,
             _ => {}
+        }
+    }
+
+    /// What was installed is starting, for as long as every look says so: the engine brings it back before its health check has ever
+    /// passed, or that never passes and never fails.
+    fn judge_start(
+        &mut self,
+        settings: &Settings,
+        id: AssignmentId,
+        orders: &[Order],
+        now: Moment,
+        roll: f64,
+    ) {
+        let Some(assignment) = self.assignments.get_mut(&id) else { return };
+        // A beginning in the future: the clock was set back.
+        let since = assignment.starting_since.filter(|since| *since <= now).unwrap_or(now);
+        assignment.starting_since = Some(since);
+        let starts = |order: &&Order| self.sight(order).is_some_and(|seen| seen.health == Health::Starting);
+        let patience = |order: &Order| {
+            let once =
+                order.timeout.map_or(START_TIME_USUAL, |timeout| timeout.duration().min(START_TIME_MAX));
+            once.max(START_TIME_USUAL) * STARTS_SLOWER
+        };
+        let slow = orders.iter().filter(starts).find(|order| now.since(since) >= patience(order));
+        let Some(component) = slow.map(|order| order.component.clone()) else { return };
+        let minutes = now.since(since).as_secs() / 60;
+        let message = format!(
+            "component {component} has been starting for {minutes} minutes and did not become healthy"
+        );
+        let failure = Failure::new(FailureCode::Unhealthy, message).of(&component);
+        self.fall_sick(settings, id, failure, now, roll);
+    }
+
+    fn fall_sick(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment, roll: f64) {
+        let Some(assignment) = self.assignments.get_mut(&id) else { return };
+        assignment.relapses = assignment.relapses.saturating_add(1);
+        // A fleet that lost something it shares is not to come back in step.
+        match assignment.proven {
+            // It was well for long: that it is not any more was not a try.
+            true => self.fail(settings, id, failure, now, roll),
+            false => self.strike(settings, id, failure, now, roll),
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::work::{OBSERVE_LATER, Work};
 use super::{Assignment, Device, Health, Observation, Settings, backoff};
+use crate::lifecycle::State;
 use crate::moment::Moment;
 use crate::report::Failure;
 
@@ -81,8 +82,12 @@ impl Device {
         self.remove_orphans(settings, now);
         self.tell_restarts(settings, now);
 
+        // What has been starting for too long is told, and no reason to hurry any more.
+        let is_failed = |seen: &Observation| {
+            self.assignments.get(&seen.assignment).is_some_and(|a| a.here().state == State::Failed)
+        };
         let unsettled = self.assignments.values().any(|a| a.here().unhealthy_since.is_some())
-            || self.work.seen.iter().any(|seen| seen.health == Health::Starting);
+            || self.work.seen.iter().any(|seen| seen.health == Health::Starting && !is_failed(seen));
         self.work.observe_next = now.after(if unsettled {
             OBSERVE_SOON.min(settings.observe_every)
         } else {
@@ -102,6 +107,7 @@ impl Device {
     fn forget_impressions(&mut self) {
         let forget = |assignment: &mut Assignment| {
             (assignment.unhealthy_since, assignment.down_since) = (None, None);
+            assignment.starting_since = None;
             assignment.well = None;
         };
         for assignment in self.assignments.values_mut() {

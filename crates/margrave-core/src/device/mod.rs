@@ -358,6 +358,7 @@ impl Device {
         );
         assignment.state = next;
         assignment.since = now;
+        assignment.starting_since = None;
         self.report(settings, id, now);
     }
 

@@ -362,8 +362,8 @@ impl World {
 
 /// A deliberate bug: what is installed is not said.
 fn kept_back(sabotage: Option<Sabotage>, mut report: Report) -> Report {
-    if let Some(detail) = report.detail.as_mut().filter(|_| sabotage == Some(Sabotage::KeepsTheDocumentBack))
-    {
+    let keeps = sabotage == Some(Sabotage::KeepsTheDocumentBack);
+    if let Some(detail) = report.detail.as_mut().filter(|detail| keeps && detail.state == State::Installed) {
         detail.document = None;
     }
     report

@@ -151,6 +151,9 @@ pub struct Device {
     /// The server asked for quiet, for so long that a restart must not forget it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quiet_until: Option<Moment>,
+    /// Since when it does; `None` in ledgers of older agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quiet_since: Option<Moment>,
     /// When to talk and to change, as the server said last.
     #[serde(default, deserialize_with = "understood", skip_serializing_if = "Schedule::is_usual")]
     schedule: Schedule,
@@ -204,6 +207,7 @@ impl Device {
             moved: false,
             boot: None,
             quiet_until: None,
+            quiet_since: None,
             schedule: Schedule::default(),
             last_heard: None,
             retold_at: None,

@@ -77,16 +77,37 @@ pub(super) fn spread(pause: Duration, roll: f64) -> Duration {
     pause.mul_f64(0.75 + roll.clamp(0.0, 1.0) / 2.0)
 }
 
-/// When the server may be spoken to again after it asked for quiet: never earlier, and not all at once.
-pub(super) fn quiet_until(now: Moment, asked: Duration, roll: f64) -> Moment {
-    let asked = asked.min(QUIET_MAX);
-    now.after(asked + asked.mul_f64(roll.clamp(0.0, 1.0) / 10.0))
+/// The server asked to be left alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Quiet {
+    pub(super) since: Moment,
+    pub(super) until: Moment,
 }
 
-/// Whether `until` still lies ahead, by a clock that may have jumped.
-pub(super) fn is_quiet(until: Moment, now: Moment) -> bool {
-    // A tenth is what `quiet_until` may have added.
-    now < until && until.since(now) <= QUIET_MAX + QUIET_MAX / 10
+impl Quiet {
+    /// Until it may be spoken to again: never earlier than it asked for, and not all at once.
+    pub(super) fn asked(now: Moment, asked: Duration, roll: f64) -> Quiet {
+        let asked = asked.min(QUIET_MAX);
+        Quiet { since: now, until: now.after(asked + asked.mul_f64(roll.clamp(0.0, 1.0) / 10.0)) }
+    }
+
+    /// As it was written down. Older agents did not say since when: then it is as long as any may be.
+    pub(super) fn kept(since: Option<Moment>, until: Moment) -> Quiet {
+        let longest = u64::try_from((QUIET_MAX + QUIET_MAX / 10).as_millis()).unwrap_or(u64::MAX);
+        Quiet { since: since.unwrap_or(Moment(until.0.saturating_sub(longest))), until }
+    }
+
+    /// Whether its end still lies ahead, by a clock that may have jumped.
+    pub(super) fn lasts(&self, now: Moment) -> bool {
+        let length = self.until.since(self.since);
+        // More is left than there was in the beginning, and more than a clock is put right by all the time: it was set back.
+        now < self.until && self.until.since(now) <= length + length / 10
+    }
+
+    /// The one that ends later, of those that last.
+    pub(super) fn or_longer(self, other: Quiet, now: Moment) -> Quiet {
+        if other.lasts(now) && (other.until > self.until || !self.lasts(now)) { other } else { self }
+    }
 }
 
 #[cfg(test)]
@@ -153,15 +174,30 @@ mod tests {
     #[test]
     fn mi_g2_193_quiet_never_ends_early_and_never_lasts_for_ever() {
         for roll in [0.0, 0.3, 1.0] {
-            let until = quiet_until(NOW, Duration::from_secs(100), roll);
+            let Quiet { until, .. } = Quiet::asked(NOW, Duration::from_secs(100), roll);
             assert!(
                 until >= NOW.after(Duration::from_secs(100)) && until <= NOW.after(Duration::from_secs(110))
             );
         }
-        let endless = quiet_until(NOW, Duration::MAX, 1.0);
-        assert!(endless <= NOW.after(Duration::from_secs(27 * 3600)));
-        assert!(is_quiet(endless, NOW) && !is_quiet(endless, endless));
+        let endless = Quiet::asked(NOW, Duration::MAX, 1.0);
+        assert!(endless.until <= NOW.after(Duration::from_secs(27 * 3600)));
+        assert!(endless.lasts(NOW) && !endless.lasts(endless.until));
         // The clock jumped back by years.
-        assert!(!is_quiet(endless, Moment(1_000)));
+        assert!(!endless.lasts(Moment(1_000)));
+        // One of an older agent, of which nobody knows when it began.
+        let kept = Quiet::kept(None, endless.until);
+        assert!(kept.lasts(NOW) && !kept.lasts(Moment(1_000)));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_prolongs_no_quiet() {
+        let quiet = Quiet::asked(NOW, Duration::from_secs(30), 0.0);
+        let back = |seconds: u64| Moment(NOW.0 - 1000 * seconds);
+        assert!(quiet.lasts(back(1)), "put right by a little, it was not set back");
+        assert!(!quiet.lasts(back(60)) && !quiet.lasts(back(8 * 3600)));
+        // What ended by a jump does not outdo what lasts.
+        let (shorter, now) = (Quiet::asked(back(3600), Duration::from_secs(5), 0.0), back(3600));
+        assert!(shorter.or_longer(quiet, now).lasts(now));
+        assert!(quiet.or_longer(shorter, now).lasts(now));
     }
 }

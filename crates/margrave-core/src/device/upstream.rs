@@ -12,7 +12,7 @@ use crate::moment::Moment;
 use crate::report::Holding;
 use crate::schedule::{Gate, Poll, Schedule};
 
-use super::patience::{Pause, QUIET_KEPT_MIN, is_quiet, quiet_until, spread};
+use super::patience::{Pause, QUIET_KEPT_MIN, Quiet, spread};
 use super::{Action, Assignment, Delivery, Device, FetchPlan, Polled, Settings, Trouble, Verified};
 
 /// Impressions of the connection; a restart simply asks again.
@@ -63,8 +63,8 @@ pub(super) struct Upstream {
     /// Who is late with it waits a little once more, and no second time.
     pub(super) retell_put_off: bool,
 
-    /// The server asked for quiet until then.
-    quiet_until: Moment,
+    /// The server asked for it.
+    quiet: Quiet,
     trouble: Option<String>,
     last_contact: Option<Moment>,
     /// Whether the server answered a poll since the start or the last trouble.
@@ -115,7 +115,7 @@ const WAIT_MAX_KEPT: Duration = Duration::from_secs(24 * 3600);
 impl Device {
     pub(super) fn next_upstream(&self, settings: &Settings, now: Moment) -> Option<Action> {
         let up = &self.upstream;
-        if is_quiet(self.quiet(), now) {
+        if self.quiet(now).lasts(now) {
             return None;
         }
         let Gate::Open(closes) = self.network(settings, now) else { return None };
@@ -220,7 +220,7 @@ impl Device {
         let sends = !up.sending && !self.moved && !self.outbox.is_empty();
         let send = sends.then(|| self.with_a_poll(up.send));
         let ask = (!up.asking).then_some(up.ask);
-        let quiet = Some(self.quiet()).filter(|until| is_quiet(*until, now)).unwrap_or_default();
+        let quiet = Some(self.quiet(now)).filter(|quiet| quiet.lasts(now)).unwrap_or_default().until;
         let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until.max(quiet));
         times.filter(|until| *until > now).min()
     }
@@ -231,9 +231,12 @@ impl Device {
         if self.saves() && ask.until > pause.until { ask } else { pause }
     }
 
-    /// Until when the server asked to be left alone.
-    fn quiet(&self) -> Moment {
-        self.upstream.quiet_until.max(self.quiet_until.unwrap_or_default())
+    /// What is left of the quiet that the server asked for.
+    fn quiet(&self, now: Moment) -> Quiet {
+        match self.quiet_until {
+            Some(until) => self.upstream.quiet.or_longer(Quiet::kept(self.quiet_since, until), now),
+            None => self.upstream.quiet,
+        }
     }
 
     /// What was accepted from the server as which this device knows it now.
@@ -247,7 +250,7 @@ impl Device {
             // the old one; the new one hears where everything stands as soon as it has a manifest.
             self.moved = self.accepted.is_some();
             self.capabilities_known = None;
-            self.quiet_until = None;
+            (self.quiet_since, self.quiet_until) = (None, None);
             self.outbox.clear();
             // When to talk was the other one's word. When to change stays until this one says otherwise.
             self.schedule = Schedule { windows: self.schedule.windows.take(), ..Schedule::default() };
@@ -586,12 +589,11 @@ impl Device {
     fn troubled(&mut self, now: Moment, roll: f64, trouble: Trouble) {
         self.last_heard = self.upstream.last_contact.or(self.last_heard);
         if let Some(asked) = trouble.retry_after {
-            let until = quiet_until(now, asked, roll);
             // Two exchanges may be under way, and the one does not know what the other was asked for.
-            let longer = |held: Moment| if is_quiet(held, now) { held.max(until) } else { until };
-            self.upstream.quiet_until = longer(self.upstream.quiet_until);
+            let quiet = Quiet::asked(now, asked, roll).or_longer(self.quiet(now), now);
+            self.upstream.quiet = quiet;
             if asked >= QUIET_KEPT_MIN {
-                self.quiet_until = Some(longer(self.quiet_until.unwrap_or_default()));
+                (self.quiet_since, self.quiet_until) = (Some(quiet.since), Some(quiet.until));
             }
         }
         self.upstream.trouble = Some(trouble.message);

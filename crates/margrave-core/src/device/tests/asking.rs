@@ -550,3 +550,46 @@ fn a_manifest_that_lists_a_document_under_another_deployment_is_refused_and_noth
         world.run_until_converged();
     }
 }
+
+#[test]
+fn a_clock_that_is_set_back_makes_no_quiet_longer() {
+    let seconds = Duration::from_secs;
+    // What is asked for a minute or more outlives a restart.
+    for (asked, restart) in [(30, false), (600, false), (600, true)] {
+        let mut world = polling();
+        let right = world.now;
+        // The power comes back, and the clock is hours ahead until it is set.
+        world.now = right.after(seconds(8 * 3600));
+        let busy = Trouble { retry_after: Some(seconds(asked)), ..Trouble::passing("busy") };
+        world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+        world.absorb(Event::Polled(Err(busy)));
+        world.commit();
+        world.now = right;
+        if restart {
+            world.boot();
+        }
+        loop {
+            assert!(world.now.since(right) <= seconds(660), "{asked} {restart}");
+            match world.device.next(&world.settings, world.now) {
+                Some(Action::Poll { .. }) => break,
+                Some(action) => world.carry_out(action),
+                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_quiet_that_an_older_agent_wrote_down_is_kept() {
+    let mut world = polling();
+    world.absorb(Event::Began(Action::Poll { held: None, wait: Duration::ZERO }));
+    let busy = Trouble { retry_after: Some(Duration::from_secs(600)), ..Trouble::passing("busy") };
+    world.absorb(Event::Polled(Err(busy)));
+    world.commit();
+    let mut written: serde_json::Value = serde_json::from_str(&world.ledger).unwrap();
+    written.as_object_mut().unwrap().remove("quiet_since");
+    world.ledger = written.to_string();
+    world.boot();
+    let end = world.now.after(Duration::from_secs(600));
+    leaves_alone_until(&mut world, end);
+}

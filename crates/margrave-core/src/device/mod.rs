@@ -24,6 +24,7 @@ mod patience;
 mod removal;
 mod restarts;
 mod retelling;
+mod settling;
 mod upstream;
 mod verify;
 mod waiting;
@@ -148,6 +149,9 @@ pub struct Device {
     /// Which life of the machine this is, as its system names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot: Option<String>,
+    /// When the agent noticed that, by a clock that may not have been set yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    booted_at: Option<Moment>,
     /// The server asked for quiet, for so long that a restart must not forget it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     quiet_until: Option<Moment>,
@@ -206,6 +210,7 @@ impl Device {
             memory: None,
             moved: false,
             boot: None,
+            booted_at: None,
             quiet_until: None,
             quiet_since: None,
             schedule: Schedule::default(),
@@ -250,7 +255,7 @@ impl Device {
                 self.readings.extend(readings);
                 self.has_read = true;
             }
-            Event::Booted(boot) => self.booted(boot),
+            Event::Booted(boot) => self.booted(boot, now),
             Event::IdentityIs(principal) => self.identity_is(principal),
             Event::WayRenewed => self.way_renewed(now),
             Event::CapabilitiesAre(digest) => self.capabilities_are(digest, now),

@@ -23,6 +23,8 @@ pub(super) enum Waiting {
         opens: Option<Moment>,
         late: Duration,
     },
+    /// The machine was just started, so nobody knows yet whether its window is really open.
+    Settling(Moment),
     /// It is not here yet, and nothing may be fetched.
     Network(Option<Moment>),
 }
@@ -39,20 +41,21 @@ impl Waiting {
         match self {
             Waiting::Held(hold) => Some(hold.until),
             Waiting::Window { opens, late } => opens.map(|at| at.after(*late)),
+            Waiting::Settling(until) => Some(*until),
             Waiting::Network(opens) => *opens,
         }
     }
 }
 
 impl Waiting {
-    /// What somebody can do something about; a download that is under way comes to its end by itself.
+    /// What somebody can do something about; a download that is under way comes to its end by itself, and so do minutes.
     fn awaited(&self) -> Option<Awaited> {
         match self {
             Waiting::Held(_) => Some(Awaited::Holder),
             Waiting::Window { opens: Some(_), .. } => Some(Awaited::Window),
             Waiting::Window { opens: None, .. } => Some(Awaited::Clock),
             Waiting::Network(Some(_)) => Some(Awaited::Network),
-            Waiting::Network(None) => None,
+            Waiting::Network(None) | Waiting::Settling(_) => None,
         }
     }
 }
@@ -66,6 +69,10 @@ impl std::fmt::Display for Waiting {
             }
             Waiting::Window { opens: None, .. } => f.write_str(
                 "waits for the maintenance window, and cannot tell when that is: set the device's clock, or update its agent",
+            ),
+            Waiting::Settling(until) => write!(
+                f,
+                "waits until {until}, because the device was just started and its clock may not be set yet: who changes in windows has to know the time"
             ),
             Waiting::Network(Some(opens)) => {
                 write!(f, "waits for its download until {opens}, when this device may use the network again")
@@ -106,11 +113,9 @@ impl Device {
 
     /// Why the change to this document may not begin at the moment: because nothing may, or because it has times of its own.
     fn barred_from(&self, settings: &Settings, goal: &Digest, now: Moment) -> Option<Waiting> {
-        let own = || match self.own_window(goal, now) {
-            Gate::Closed(opens) if !settings.overrides.schedule => {
-                Some(Waiting::Window { opens, late: self.late() })
-            }
-            _ => None,
+        let own = || match settings.overrides.schedule {
+            true => None,
+            false => self.kept_by(self.own_window(goal, now), now),
         };
         self.barred(settings, now).or_else(own)
     }
@@ -130,14 +135,11 @@ impl Device {
         if settings.overrides.schedule {
             return None;
         }
-        match self.change(now) {
-            Gate::Open(_) => None,
-            Gate::Closed(opens) => Some(Waiting::Window { opens, late: self.late() }),
-        }
+        self.kept_by(self.change(now), now)
     }
 
     /// How late this device is where many may begin at the same moment: the same for as long as it runs.
-    fn late(&self) -> Duration {
+    pub(super) fn late(&self) -> Duration {
         SPREAD.mul_f64(self.upstream.dice)
     }
 

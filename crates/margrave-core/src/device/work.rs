@@ -435,9 +435,12 @@ impl Device {
 
     /// The process began, in this life of the machine. One that ended in the middle of something tells nothing; a
     /// machine that did may have died of it.
-    pub(super) fn booted(&mut self, boot: String) {
+    pub(super) fn booted(&mut self, boot: String, now: Moment) {
         let before = self.boot.replace(boot);
         let went_down = before != self.boot;
+        if went_down {
+            self.settle_clock_from(now);
+        }
         if went_down && before.is_some() {
             self.outbox.skip_numbers();
         }
@@ -565,6 +568,7 @@ impl Device {
             }
         }
         self.tend_holds(now);
+        self.tend_settling(now);
         let needed = self.documents();
         self.readings.retain(|digest, _| needed.contains(digest));
         let fetching = |action: Option<&Action>| matches!(action, Some(Action::Prefetch(_)));

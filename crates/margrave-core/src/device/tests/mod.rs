@@ -16,6 +16,7 @@ mod removal;
 mod restarting;
 mod restarts;
 mod retelling;
+mod settling;
 mod starting;
 mod untaken;
 mod waiting;

@@ -86,7 +86,7 @@ struct Refused {
 
 /// After so many it is the server who refuses a report, and not something that stands on the way for a while.
 const REFUSALS_MAX: u32 = 3;
-/// When a server is told again what it said that it will never take: it may be a newer one by then, and who said so may have been
+/// When a server is told again what it said that it will never take, give or take a quarter: it may be a newer one by then, and who said so may have been
 /// something on the way there.
 const REFUSED_AGAIN_AFTER: Duration = Duration::from_secs(1800);
 /// Between a poll that was held and the next one.
@@ -199,11 +199,13 @@ impl Device {
             self.upstream.heard = false;
             return;
         }
+        // Where polls are held open that is no choice of how often: one that waits for news is back as soon as any.
+        let seldom = self.schedule.poll.is_some() && self.poll_wait(settings).is_zero();
         let pause = exchange(&mut self.upstream);
         pause.failed(settings, every, now, roll, &trouble);
-        if self.schedule.poll.is_some() {
+        if seldom {
             // Operators chose how often this device talks; trouble is no reason to do so much more often.
-            pause.at_least(now, every / 4);
+            pause.at_least(now, spread(every / 4, roll));
         }
         self.troubled(now, roll, trouble);
     }
@@ -310,7 +312,7 @@ impl Device {
                 self.failed(|up| &mut up.tell, settings, now, roll, trouble);
                 if is_refused {
                     self.upstream.capabilities_refused = told;
-                    self.upstream.tell.at_least(now, REFUSED_AGAIN_AFTER);
+                    self.upstream.tell.at_least(now, spread(REFUSED_AGAIN_AFTER, roll));
                 }
             }
         }

@@ -199,7 +199,8 @@ const SPREAD: Duration = Duration::from_secs(30);
 /// Whether a device that was last heard at `contact` is quiet as it was told to be, where others count as silent after
 /// `silent_after`.
 pub(super) fn is_excused(schedule: &Schedule, contact: Moment, now: Moment, silent_after: Duration) -> bool {
-    // A quarter is what a device adds by itself, so that not all ask at once.
+    // A quarter is what a device adds by itself, so that not all ask at once. One whose polls are held open is heard whenever one of
+    // them ends, and comes back from trouble as soon as any other: within five minutes, by what our agent does.
     let every =
         schedule.poll.filter(|poll| !poll.wait).map_or(Duration::ZERO, |poll| poll.every + poll.every / 4);
     // The first moment at which it should have talked since.

@@ -593,3 +593,45 @@ fn a_quiet_that_an_older_agent_wrote_down_is_kept() {
     let end = world.now.after(Duration::from_secs(600));
     leaves_alone_until(&mut world, end);
 }
+
+#[test]
+fn trouble_with_a_server_that_chose_the_pace_brings_no_fleet_back_in_step() {
+    let minutes = |count: u64| Duration::from_secs(60 * count);
+    let pauses = |poll: Poll| {
+        let mut world = polling();
+        world.settings.poll_wait = minutes(5);
+        world.set(Schedule { poll: Some(poll), ..Schedule::default() });
+        world.run_until_converged();
+        (0..16).map(|_: u8| asked_again_after(&mut world, Trouble::passing("no connection"))).collect()
+    };
+    // One that asks seldom does so in trouble, too.
+    let seldom: BTreeSet<Duration> = pauses(Poll { every: minutes(60), wait: false });
+    assert!(seldom.len() > 8, "{seldom:?}");
+    assert!(*seldom.first().unwrap() >= minutes(11) && *seldom.last().unwrap() <= minutes(19), "{seldom:?}");
+    // One whose polls are held open is back as soon as any other.
+    let held: BTreeSet<Duration> = pauses(Poll { every: minutes(60), wait: true });
+    assert!(held.len() > 8, "{held:?}");
+    assert!(*held.last().unwrap() <= minutes(5), "{held:?}");
+}
+
+#[test]
+fn what_a_server_never_takes_is_not_told_again_by_all_at_once() {
+    let mut pauses = BTreeSet::new();
+    let mut world = polling();
+    for n in 0..8u8 {
+        world.now = world.now.after(Duration::from_secs(60));
+        world.absorb(Event::CapabilitiesAre(Digest::of(&[n])));
+        world.absorb(Event::Began(Action::SendCapabilities));
+        world.absorb(Event::CapabilitiesSent(Err(Trouble::permanent("422"))));
+        let before = world.now;
+        loop {
+            match world.device.next(&world.settings, world.now) {
+                Some(Action::SendCapabilities) => break,
+                Some(action) => world.carry_out(action),
+                None => world.now = world.device.wake(&world.settings, world.now).unwrap(),
+            }
+        }
+        pauses.insert(world.now.since(before).as_secs());
+    }
+    assert!(pauses.len() > 4 && *pauses.first().unwrap() >= 1300, "{pauses:?}");
+}

@@ -458,6 +458,7 @@ impl Agent {
         let before: BTreeMap<AssignmentId, _> =
             self.device.assignments().iter().map(|(id, assignment)| (*id, assignment.state)).collect();
         let could_look = self.device.runtime_trouble().is_none();
+        let refused = self.device.hold_refused().map(str::to_owned);
         self.device.absorb(&self.settings, clock::now(), clock::roll(), event);
         for (id, assignment) in self.device.assignments() {
             if before.get(id) != Some(&assignment.state) {
@@ -468,6 +469,9 @@ impl Agent {
                     .find_map(|document| self.name_in(document));
                 tracing::info!(deployment = name.unwrap_or_else(|| id.to_string()), assignment = %id, state = %assignment.state, attempt = assignment.attempt, reason, "state");
             }
+        }
+        if let Some(why) = self.device.hold_refused().filter(|why| refused.as_deref() != Some(*why)) {
+            tracing::warn!(why, "changes are not held back, though an operator asks for it");
         }
         match self.device.runtime_trouble() {
             Some(failure) if could_look => {

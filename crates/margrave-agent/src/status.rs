@@ -79,6 +79,9 @@ pub struct Status {
     /// Who holds changes back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<HoldStatus>,
+    /// Why changes are not held back though an operator asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_refused: Option<String>,
     /// When it talks and changes, as the server said last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleBody>,
@@ -282,6 +285,7 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
                 until: timestamp(hold.until),
             })
             .collect(),
+        hold_refused: device.hold_refused().map(str::to_owned),
         schedule: (!device.schedule().is_usual()).then(|| ScheduleBody::from(device.schedule())),
         silent_until: live.and_then(|live| live.silent_until).map(timestamp),
         overrides: live.map(|live| live.overrides.clone()).unwrap_or_default(),
@@ -382,6 +386,9 @@ impl std::fmt::Display for Status {
         }
         for HoldStatus { holder, reason, until, .. } in &self.holds {
             writeln!(f, "held back     by {holder} until {until}: {reason}")?;
+        }
+        if let Some(why) = &self.hold_refused {
+            writeln!(f, "not held back though an operator asks for it: {why}")?;
         }
         if self.deployments.is_empty() {
             return writeln!(f, "\nNothing should run here.");

@@ -176,6 +176,9 @@ pub struct Device {
     /// What operators asked of this device last.
     #[serde(default, skip_serializing_if = "Asked::is_nothing")]
     asked: Asked,
+    /// Why the hold among that does not count here, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hold_refused: Option<String>,
     /// The last look that they asked for and that was done.
     #[serde(default, skip_serializing_if = "is_never")]
     looked: u64,
@@ -219,6 +222,7 @@ impl Device {
             holds: vec![],
             rest_until: None,
             asked: Asked::default(),
+            hold_refused: None,
             looked: 0,
             blind: None,
             readings: BTreeMap::new(),

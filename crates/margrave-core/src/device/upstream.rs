@@ -67,6 +67,10 @@ pub(super) struct Upstream {
     quiet: Quiet,
     trouble: Option<String>,
     last_contact: Option<Moment>,
+    /// When the server answered a poll last, by saying that nothing is newer than what is here or by bringing that.
+    newest_at: Option<Moment>,
+    /// The same of the answer that brought what is staged.
+    brought_at: Option<Moment>,
     /// Whether the server answered a poll since the start or the last trouble.
     heard: bool,
     /// Thrown once in a process: how late this device is where many are allowed to begin.
@@ -348,6 +352,7 @@ impl Device {
                     }
                     Verdict::Newer => {
                         self.upstream.staged = Some((manifest, body));
+                        self.upstream.brought_at = Some(now);
                         self.upstream.ask.succeeded(now, Duration::ZERO);
                         // Everything may be here already: a deployment removed, or an older one back again.
                         self.adopt_staged(settings, now, &[]);
@@ -386,6 +391,7 @@ impl Device {
         lasted: Option<(Duration, Duration)>,
     ) {
         self.upstream.disputed = false;
+        self.upstream.newest_at = Some(now);
         let pause = self.pause(settings, first, held_open, lasted);
         self.upstream.ask.succeeded(now, spread(pause, roll));
         self.retell(settings, now, roll);
@@ -602,6 +608,11 @@ impl Device {
         self.upstream.heard = false;
     }
 
+    /// Up to when whatever this device lives by was all that the server had to say.
+    pub(super) fn newest_at(&self) -> Option<Moment> {
+        self.upstream.newest_at
+    }
+
     /// When the server was last heard, and what went wrong since.
     pub fn contact(&self) -> (Option<Moment>, Option<&str>) {
         (self.upstream.last_contact.or(self.last_heard), self.upstream.trouble.as_deref())
@@ -695,6 +706,7 @@ impl Device {
         self.accepted = Some(verified.accepted());
         self.schedule = verified.manifest().schedule().clone();
         self.take_up(settings, verified.manifest().asked(), now);
+        self.upstream.newest_at = self.upstream.brought_at;
         self.last_heard = Some(now);
         let next = self.paced(now);
         self.upstream.ask.succeeded(now, next.since(now));

@@ -192,3 +192,56 @@ fn a_look_that_was_under_way_before_it_was_asked_for_is_no_answer() {
         world.carry_out(next);
     }
 }
+
+#[test]
+fn a_clock_ahead_of_the_servers_holds_for_as_long_as_was_meant() {
+    for ahead in [minutes(20), HOUR, 8 * HOUR, 24 * HOUR * 365] {
+        let mut world = World::scheduled(Schedule::default());
+        let since = Moment(world.now.0 - u64::try_from(ahead.as_millis()).unwrap());
+        world.ask(hold_by(ANN, since, HOUR));
+        world.want_as_asked(vec![workload(1, &["db", "web"], "b")]);
+        world.hear();
+        let held = world.now;
+        let until = world.device.holds(held)[0].until;
+        assert!(until > held.after(minutes(59)) && until <= held.after(HOUR), "{until}");
+        assert!(touches(&world.live_until(held.after(minutes(30)))).is_empty());
+        // It is over at the server, which lists it no more.
+        world.ask(Asked::default());
+        assert_eq!(touches(&world.live_until(held.after(minutes(35)))), ["apply db", "apply web"]);
+    }
+    // Heard soon it ends when it was said to.
+    let mut world = World::scheduled(Schedule::default());
+    let until = world.now.after(HOUR);
+    world.ask(hold_by(ANN, world.now, HOUR));
+    world.hear();
+    assert_eq!(world.device.holds(world.now)[0].until, until);
+}
+
+#[test]
+fn a_hold_that_was_over_before_it_was_heard_of_is_none_and_one_that_may_not_be_is_refused_aloud() {
+    let mut world = World::scheduled(Schedule::default());
+    // The device was off when it was asked, and until it was over.
+    world.now = world.now.after(3 * HOUR);
+    world.ask(hold_by(ANN, Moment(world.now.0 - 2 * 3_600_000), HOUR));
+    world.hear();
+    assert!(world.device.holds(world.now).is_empty());
+    assert_eq!(world.device.hold_refused(), None);
+    // Half of one is left.
+    world.now = world.now.after(3 * HOUR);
+    let until = world.now.after(minutes(30));
+    world.ask(hold_by(ANN, Moment(until.0 - 3_600_000), HOUR));
+    world.hear();
+    assert_eq!(world.device.holds(world.now)[0].until, until);
+
+    let mut world = World::scheduled(Schedule { hold_max: Some(Duration::ZERO), ..Schedule::default() });
+    world.ask(hold_by(ANN, world.now, HOUR));
+    world.hear();
+    let refused = HoldRefused::NotAllowed.to_string();
+    assert_eq!(world.device.hold_refused(), Some(refused.as_str()));
+    world.commit();
+    world.boot();
+    assert_eq!(world.device.hold_refused(), Some(refused.as_str()), "an agent that starts anew knows it");
+    world.ask(Asked::default());
+    world.hear();
+    assert_eq!(world.device.hold_refused(), None);
+}

@@ -5,7 +5,7 @@
 //! line of JSON, so is the answer:
 //!
 //! ```text
-//! {"hold": {"holder": "mes", "reason": "batch 17 runs", "seconds": 600}}   →  {"until": "2026-11-16T12:00:00Z"}
+//! {"hold": {"holder": "mes", "reason": "batch 17 runs", "seconds": 600}}   →  {"until": "2026-11-16T12:00:00Z", "reason": "batch 17 runs"}
 //! {"release": {"holder": "mes"}}                                           →  {"released": 1}
 //! ```
 //!
@@ -65,6 +65,9 @@ impl Wish {
 pub struct Reply {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
+    /// Why until then: what the same holder said before, where that lasts longer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub released: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -80,7 +83,9 @@ impl Reply {
 impl From<Result<Hold, HoldRefused>> for Reply {
     fn from(held: Result<Hold, HoldRefused>) -> Reply {
         match held {
-            Ok(hold) => Reply { until: Some(hold.until.to_string()), ..Reply::default() },
+            Ok(hold) => {
+                Reply { until: Some(hold.until.to_string()), reason: Some(hold.reason), ..Reply::default() }
+            }
             Err(refused) => Reply::refused(refused),
         }
     }

@@ -82,7 +82,7 @@ not accepted it, this directory belongs to a device already), 2 when asking went
     Status,
     /// Hold changes back for a while; what runs keeps running, and what is broken is still mended.
     #[command(
-        after_help = "Example:\n  margrave-agent hold --reason \"batch 17 runs\" --for 2h\n\nThe server shows who holds, why and until when. Applications hold over DIR/apps/hold.sock (docs/devices.md).\n\nExit code: 0 when they are held back, 1 when that is refused, 2 when no agent answers."
+        after_help = "Example:\n  margrave-agent hold --reason \"batch 17 runs\" --for 2h\n\nThe server shows who holds, why and until when. Of two holds by the same holder the one that ends later stays; to shorten one, release it first. Applications hold over DIR/apps/hold.sock (docs/devices.md).\n\nExit code: 0 when they are held back, 1 when that is refused, 2 when no agent answers."
     )]
     Hold(HoldBack),
     /// Let changes go on that were held back.
@@ -101,7 +101,7 @@ struct HoldBack {
     /// Why, in a sentence; the server shows it.
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// For how long, such as 30m or 2h; asking again prolongs it, up to what the server allows.
+    /// For how long, such as 30m or 2h; asking again prolongs it, up to what the server allows, and never shortens it.
     #[arg(long = "for", value_name = "TIME")]
     length: Seconds,
     /// Who holds; the person who is logged in when left out.
@@ -381,17 +381,25 @@ async fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Hold(HoldBack { reason, length, holder }) => {
             let holder = holder.unwrap_or_else(who);
-            let wish = Wish::Hold { holder: holder.clone(), reason, seconds: length.0.as_secs() };
-            let until = hold::ask(&data, &wish).await?.until.unwrap_or_default();
+            let wish =
+                Wish::Hold { holder: holder.clone(), reason: reason.clone(), seconds: length.0.as_secs() };
+            let held = hold::ask(&data, &wish).await?;
+            let until = held.until.unwrap_or_default();
+            let why = held.reason.unwrap_or_else(|| reason.clone());
             if json {
-                say(&serde_json::json!({ "holder": holder, "until": until }).to_string())?;
+                let held = serde_json::json!({ "holder": holder, "until": until, "reason": why });
+                say(&held.to_string())?;
             } else {
                 let place = match data.as_path() == Path::new(DATA) {
                     true => String::new(),
                     false => format!(" --data {}", data.display()),
                 };
+                let earlier = match why == reason.trim() {
+                    true => String::new(),
+                    false => format!("What {holder} held before ends later, and stays.\n"),
+                };
                 say(&format!(
-                    "Changes are held back until {until}. To let them go on:\n  margrave-agent release{place}"
+                    "Changes are held back until {until}: {why}\n{earlier}To let them go on:\n  margrave-agent release{place}"
                 ))?;
             }
             Ok(ExitCode::SUCCESS)

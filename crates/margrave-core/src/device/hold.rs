@@ -96,6 +96,14 @@ impl Hold {
         now < self.until || self.is_lost(now)
     }
 
+    /// When it ends, as far as anybody knows: once its time is lost, it lasts as long again at most.
+    fn end(&self, now: Moment) -> Moment {
+        match self.since > now || self.is_lost(now) {
+            true => now.after(self.until.since(self.since)),
+            false => self.until,
+        }
+    }
+
     /// Whether the clock has lost its time: set back, or set for the first time. A clock that is not set says nothing.
     fn is_lost(&self, now: Moment) -> bool {
         now >= CLOCK_SENSIBLE && (self.since > now || self.since < CLOCK_SENSIBLE)
@@ -111,7 +119,8 @@ impl std::fmt::Display for Hold {
 
 impl Device {
     /// The hold that follows from asking for one. Asking again prolongs it, and changes are never held back for longer than
-    /// the longest from when that began. Who asks again long before the end keeps what is: that costs no write.
+    /// the longest from when that began. Who asks again long before the end keeps what is: that costs no write. Nor does asking
+    /// end anything sooner: two who share a name (often the machine's own, `root`) do not know of each other.
     pub fn hold(
         &self,
         holder: &str,
@@ -120,16 +129,23 @@ impl Device {
         now: Moment,
     ) -> Result<Hold, HoldRefused> {
         let hold = self.new_hold(holder, reason, length, now)?;
-        let keeps = |before: &&&Hold| {
-            before.holder == hold.holder
-                && before.reason == hold.reason
+        let keeps = |before: &&Hold| {
+            let stays = before.end(now) > hold.until;
+            let is_same = before.reason == hold.reason
                 // Since a time to come: the clock was lost twice, and what is left of it is more than its length.
                 && before.since <= now
                 && before.until <= now.after(length)
-                && before.until >= now.after(length * 3 / 4)
+                && before.until >= now.after(length * 3 / 4);
+            before.holder == hold.holder && (stays || is_same)
         };
-        let before = self.holds(now).iter().find(keeps).map(|before| (*before).clone());
-        Ok(before.unwrap_or(hold))
+        let before = self.holds(now).into_iter().find(keeps).cloned();
+        Ok(match before {
+            Some(before) if before.end(now) != before.until => {
+                Hold { since: now, until: before.end(now), ..before }
+            }
+            Some(before) => before,
+            None => hold,
+        })
     }
 
     /// The same for who means every word of it.

@@ -151,3 +151,27 @@ fn what_could_not_be_written_down_was_not_begun_and_waits_while_held() {
     world.absorb(Event::Released(None));
     world.run_until_converged();
 }
+
+#[test]
+fn a_second_hold_by_the_same_holder_ends_no_longer_one_early() {
+    let mut world = World::scheduled(Schedule::default());
+    // Whoever types the command in a plant is root.
+    world.hold("root", 4 * HOUR).unwrap();
+    let until = world.now.after(4 * HOUR);
+    world.now = world.now.after(minutes(5));
+    let second = world.device.hold("root", "a cable is changed", minutes(30), world.now).unwrap();
+    assert_eq!((second.until, second.reason.as_str()), (until, "a batch runs"), "what stands is told");
+    world.absorb(Event::Held(second));
+    assert_eq!(world.device.holds(world.now)[0].until, until);
+    let shorter = world.device.hold("root", "a batch runs", HOUR, world.now).unwrap();
+    assert_eq!(shorter.until, until);
+    // A later end counts, with the reason that belongs to it.
+    let later = world.device.hold("root", "a cable is changed", 6 * HOUR, world.now).unwrap();
+    assert_eq!(later.reason, "a cable is changed");
+    assert_eq!(later.until, world.now.after(6 * HOUR));
+    world.absorb(Event::Held(later));
+    // Shorter it is after a release.
+    world.absorb(Event::Released(Some("root".into())));
+    world.hold("root", minutes(10)).unwrap();
+    assert_eq!(world.device.holds(world.now)[0].until, world.now.after(minutes(10)));
+}

@@ -9,6 +9,10 @@ use crate::moment::Moment;
 use crate::report::{Failure, FailureCode, Retry};
 use crate::rollback::{Rollback, When};
 
+/// So often the way back is tried at least, whatever is said about the way there: what is gone back to is known to run, so that
+/// the first failure is rather a port that is not free yet than its end, and after the last one the application stays down.
+const WAY_BACK_TRIES_MIN: u32 = 2;
+
 impl Device {
     /// What a document says about failing; one that cannot be read says nothing.
     pub(super) fn policy(&self, document: &Digest) -> Option<Rollback> {
@@ -225,7 +229,7 @@ impl Device {
             return self.transition(settings, id, State::Failed, now);
         }
         let policy = assignment.wanted.and_then(|wanted| self.policy(&wanted)).unwrap_or_default();
-        let attempts = policy.attempts;
+        let attempts = policy.attempts.max(WAY_BACK_TRIES_MIN);
         let retry = self.retry(id, failure.code);
         let assignment = self.assignments.get_mut(&id).expect("looked up above");
         if retry == Retry::Later && assignment.strikes < attempts {

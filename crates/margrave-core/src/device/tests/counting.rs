@@ -239,3 +239,26 @@ fn what_was_given_up_and_is_only_half_there_is_not_installed() {
     live(&mut world, 2);
     assert!(given_up(&world, "after one try") && world.running.len() == 1, "{:?}", assignment(&world));
 }
+
+#[test]
+fn one_try_of_an_update_is_not_one_try_of_its_way_back() {
+    let mut world = World::new(11);
+    let (old, mut new) = (workload(1, &["web"], "a"), workload(1, &["web"], "b"));
+    new.hints.rollback = Rollback::new(None, Some(1), None).unwrap();
+    world.publish(vec![old.clone()]);
+    world.run_until_converged();
+    world.broken.extend(World::fingerprints(&new));
+    world.publish(vec![new]);
+    while world.device.assignments()[&id(1)].state != State::RollingBack {
+        world.step();
+    }
+    // The port is not free yet.
+    world.broken.extend(World::fingerprints(&old));
+    while world.device.assignments()[&id(1)].strikes == 0 {
+        world.step();
+    }
+    world.broken.retain(|print| !World::fingerprints(&old).contains(print));
+    world.rest();
+    assert!(world.told(1).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(1));
+    assert_eq!(world.running.values().copied().collect::<Vec<_>>(), World::fingerprints(&old));
+}

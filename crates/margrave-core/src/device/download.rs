@@ -44,8 +44,10 @@ impl Download {
 impl Device {
     /// Whether there is a place for one more. What takes hours takes no place of a repair, a removal or a way back.
     pub(super) fn has_place(&self, settings: &Settings, action: &Action, now: Moment) -> bool {
-        let is_unforeseen = |since: &&Moment| now.since(**since) >= FETCHED_HERE_WITHIN;
+        // It began in a time to come: the clock was set back, and nobody knows how long ago that was.
+        let is_unforeseen = |since: &&Moment| **since > now || now.since(**since) >= FETCHED_HERE_WITHIN;
         let unforeseen = self.work.fetching_since.values().filter(is_unforeseen).count();
+        let looks = self.work.fetching_since.len() - unforeseen;
         let work = self.work.in_flight.len() - unforeseen;
         let ahead = self.work.downloads.values().filter(|download| download.ahead).count();
         let downloads = self.work.downloads.len() - ahead;
@@ -54,7 +56,9 @@ impl Device {
                 ahead < AHEAD_COUNT_MAX && work + downloads < settings.work_count_max
             }
             Some(_) => downloads < settings.work_count_max,
-            None if matches!(action, Action::Prefetch(_)) && unforeseen >= UNFORESEEN_MANY => work == 0,
+            None if matches!(action, Action::Prefetch(_)) && unforeseen >= UNFORESEEN_MANY && looks > 0 => {
+                false
+            }
             None => work < settings.work_count_max + usize::from(self.rescues(action)) * RESCUE_COUNT_MAX,
         }
     }

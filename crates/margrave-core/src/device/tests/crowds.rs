@@ -349,3 +349,70 @@ fn devices_do_not_begin_in_the_moment_in_which_their_window_opens() {
     }
     assert!(begins.len() >= 8 && *begins.last().unwrap() >= 20, "spread: {begins:?}");
 }
+
+/// Lives so many minutes in which what `hangs` says of never comes to its end; tells what else was touched.
+fn live_with_what_hangs(world: &mut World, minutes: u64, hangs: impl Fn(&Action) -> bool) -> Vec<String> {
+    let end = world.now.after(Duration::from_secs(60 * minutes));
+    let mut did = vec![];
+    while world.now < end {
+        while let Some(action) = world.device.next(&world.settings, world.now) {
+            if hangs(&action) {
+                world.absorb(Event::Began(action));
+                continue;
+            }
+            match &action {
+                Action::Apply(order) => did.push(format!("apply {}", order.assignment)),
+                Action::Remove { assignment, .. } => did.push(format!("remove {assignment}")),
+                _ => {}
+            }
+            world.carry_out(action);
+        }
+        world.now = world.device.wake(&world.settings, world.now).unwrap().min(end);
+    }
+    did
+}
+
+#[test]
+fn images_that_are_gone_and_starts_that_hang_keep_nobody_together_from_being_mended_or_gone_back_from() {
+    let mut world = World::new(3);
+    let mut here: Vec<Workload> = (1..=6).map(|n| workload(n, &["web"], "a")).collect();
+    let new = [8, 9].map(|n| workload(n, &["web"], "a"));
+    world.publish(here.clone());
+    world.run_until_converged();
+    // The images of four have to come over a link that takes hours, and two new ones never come to the end of their start.
+    let hangs = |action: &Action| match action {
+        Action::Prefetch(order) => (1..=4u8).any(|n| order.assignment == id(n)),
+        Action::Apply(order) => order.assignment == id(8) || order.assignment == id(9),
+        _ => false,
+    };
+    (1..=4).for_each(|n| assert!(world.running.remove(&(id(n), name("web"))).is_some()));
+    assert_eq!(live_with_what_hangs(&mut world, 5, hangs), [""; 0]);
+    assert_eq!(downloads(&world), [id(1), id(2), id(3), id(4)]);
+    world.publish([here.clone(), new.to_vec()].concat());
+    assert_eq!(live_with_what_hangs(&mut world, 5, hangs), [""; 0]);
+    assert!(world.running.remove(&(id(5), name("web"))).is_some());
+    assert_eq!(live_with_what_hangs(&mut world, 3, hangs), [format!("apply {}", id(5))]);
+    // Nor from going back.
+    here[5] = workload(6, &["web"], "b");
+    here[5].hints.rollback = crate::rollback::Rollback::new(None, Some(1), None).unwrap();
+    world.sick.extend(World::fingerprints(&here[5]));
+    world.settings.work_count_max = 3;
+    world.publish([here.clone(), new.to_vec()].concat());
+    live_with_what_hangs(&mut world, 10, hangs);
+    assert!(world.told(6).ends_with("ROLLINGBACK INSTALLED"), "{}", world.told(6));
+}
+
+#[test]
+fn a_clock_that_is_set_back_keeps_no_place_taken_by_images_that_are_gone() {
+    let mut world = World::new(3);
+    world.publish((1..=4).map(|n| workload(n, &["web"], "a")).collect());
+    world.run_until_converged();
+    let hangs = |action: &Action| matches!(action, Action::Prefetch(order) if order.assignment != id(4));
+    (1..=3).for_each(|n| assert!(world.running.remove(&(id(n), name("web"))).is_some()));
+    while downloads(&world).len() < 3 {
+        live_with_what_hangs(&mut world, 1, hangs);
+    }
+    world.now = Moment(world.now.0 - 8 * 3_600_000);
+    assert!(world.running.remove(&(id(4), name("web"))).is_some());
+    assert_eq!(live_with_what_hangs(&mut world, 3, hangs), [format!("apply {}", id(4))]);
+}

@@ -21,8 +21,8 @@ const WRITTEN_AT_ONCE: usize = 512;
 const SELDOM: u32 = 7;
 /// Polls are as far apart as a server likes; who is later than this was not let speak, and nor were others.
 const LATE: Duration = Duration::from_secs(15 * 60);
-/// Who is late speaks within this part of the time between two tellings: a fleet whose hours begin, or whose server was away, comes
-/// back together.
+/// Who is late, or never spoke, does so within this part of the usual time between two tellings, also where bytes are dear: a fleet
+/// whose hours begin, or whose server was away, comes back together, and many are on for half an hour a day.
 const LATE_SPREAD: u32 = 24;
 
 impl Device {
@@ -33,10 +33,10 @@ impl Device {
         let roll = roll.clamp(0.0, 1.0);
         let pause = match self.retold_at {
             Some(at) if at <= now => {
-                every.saturating_sub(now.since(at)) + (every / LATE_SPREAD).mul_f64(roll)
+                every.saturating_sub(now.since(at)) + late_within(settings).mul_f64(roll)
             }
             // Never, or by a clock that was set since.
-            _ => every.mul_f64(roll),
+            _ => late_within(settings).mul_f64(roll),
         };
         self.upstream.retell.succeeded(now, pause);
     }
@@ -54,14 +54,15 @@ impl Device {
         let until = self.upstream.retell.until;
         if now < until {
             // Its clock was set back. So may many others have been.
-            return self.upstream.retell.succeeded(now, every.mul_f64(roll.clamp(0.0, 1.0)));
+            let pause = late_within(settings).mul_f64(roll.clamp(0.0, 1.0));
+            return self.upstream.retell.succeeded(now, pause);
         }
         if now.since(until) > LATE && !std::mem::replace(&mut self.upstream.retell_put_off, true) {
             let closes = match self.network(settings, now) {
                 Gate::Open(closes) => closes.map(|at| at.since(now)),
                 Gate::Closed(_) => None,
             };
-            let within = closes.unwrap_or(Duration::MAX).min(every / LATE_SPREAD);
+            let within = closes.unwrap_or(Duration::MAX).min(late_within(settings));
             return self.upstream.retell.succeeded(now, within.mul_f64(roll.clamp(0.0, 1.0)));
         }
         self.upstream.retell_put_off = false;
@@ -90,4 +91,8 @@ impl Device {
             }
         }
     }
+}
+
+fn late_within(settings: &Settings) -> Duration {
+    settings.retell_every / LATE_SPREAD
 }

@@ -130,3 +130,60 @@ fn where_bytes_are_dear_it_is_said_once_a_week() {
     let said = said_within(&mut world, DAY * 28).len();
     assert!((3..=6).contains(&said), "{said}");
 }
+
+/// On which day somebody who is on for half an hour a day, and never spoke, does.
+fn spoke_on_day(seed: u64, saver: bool) -> u32 {
+    let mut world = at_rest_with(seed, 1);
+    world.settings.poll_every = Duration::from_secs(60);
+    world.publish(vec![workload(1, &["web"], "a")]);
+    let schedule = crate::schedule::Schedule { saver, ..Default::default() };
+    world.manifest = world.manifest.clone().with_schedule(schedule);
+    world.run_until_converged();
+    for day in 1..=60 {
+        world.reports.clear();
+        world.now = world.now.after(DAY - Duration::from_secs(1800));
+        world.commit();
+        world.boot();
+        let end = world.now.after(Duration::from_secs(1800));
+        while world.now < end {
+            world.step();
+        }
+        if !world.reports.is_empty() {
+            return day;
+        }
+    }
+    u32::MAX
+}
+
+#[test]
+fn who_is_on_for_half_an_hour_a_day_speaks_within_a_few_days() {
+    for saver in [false, true] {
+        let days: Vec<u32> = (0..24).map(|seed| spoke_on_day(seed, saver)).collect();
+        assert!(days.iter().all(|day| *day <= 10), "{days:?}");
+        assert!(days.iter().filter(|day| **day <= 3).count() >= 18, "{days:?}");
+    }
+}
+
+#[test]
+fn where_bytes_are_dear_who_is_late_speaks_within_the_hour_too() {
+    for seed in 0..12 {
+        let mut world = at_rest_with(seed, 1);
+        world.settings.poll_every = Duration::from_secs(60);
+        world.publish(vec![workload(1, &["web"], "a")]);
+        let saving = crate::schedule::Schedule { saver: true, ..Default::default() };
+        world.manifest = world.manifest.clone().with_schedule(saving);
+        world.run_until_converged();
+        let end = world.now.after(DAY * 15);
+        while world.now < end {
+            world.step();
+        }
+        // Its server was away for weeks.
+        world.now = world.now.after(DAY * 20);
+        world.reports.clear();
+        let end = world.now.after(Duration::from_secs(3700));
+        while world.now < end {
+            world.step();
+        }
+        assert!(!world.reports.is_empty(), "{seed}");
+    }
+}

@@ -5,6 +5,7 @@
 //! afterwards, in changes of their own, because weighing takes time from what is weighed.
 
 use std::cell::Cell;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -33,6 +34,12 @@ const SECOND: &str = "1.1.0";
 const SICK: &str = "2.0.0";
 /// Does not answer at all.
 const DEAD: &str = "3.0.0";
+/// Good, and its archive is large.
+const LARGE: &str = "4.0.0";
+/// Of files in that archive, such as a model or a web application.
+const LARGE_BYTES: u64 = 16 << 20;
+/// Fetched and unpacked, it is written twice; the rest is what any update writes.
+const LARGE_WRITTEN_MAX: f64 = 2.1;
 const VERSIONS: [&str; 4] = [FIRST, SECOND, SICK, DEAD];
 
 /// How a client reaches the container.
@@ -393,7 +400,7 @@ fn spread(times: &[Duration]) -> Result<String> {
 fn weigh(stage: &Stage, ours: &Ours, data: &Path, agent: u32, table: &mut Table) -> Result<()> {
     ours.remove()?;
     let mut peak = Peak::default();
-    let mut step = |what: &str, act: &dyn Fn() -> Result<()>| -> Result<()> {
+    let mut step = |what: &str, act: &dyn Fn() -> Result<()>| -> Result<u64> {
         let (counted, before) = (stage.agent_bytes_written(data)?, bytes_written(agent)?);
         let scales = Scales::start(agent);
         act()?;
@@ -403,12 +410,23 @@ fn weigh(stage: &Stage, ours: &Ours, data: &Path, agent: u32, table: &mut Table)
         let kilobytes = |bytes: u64| format!("{:.1} KB", bytes as f64 / 1e3);
         let value = format!("{} (its own count: {})", kilobytes(written), kilobytes(counted));
         table.row(format!("agent, bytes written by {what}"), value, "");
-        Ok(())
+        Ok(written)
     };
     step("an installation", &|| ours.install(FIRST).map(drop))?;
     step("an update", &|| ours.install(SECOND).map(drop))?;
     step("an update that fails and is gone back from", &|| ours.fail(SICK).map(drop))?;
+    // What cannot be compressed.
+    let mut file = vec![0; usize::try_from(LARGE_BYTES)?];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut file)?;
+    let compose = compose_file(LARGE, Door::Published, ours.port);
+    stage.add_package_with(ours.name, LARGE, &compose, &file)?;
+    let what = format!("an update with {} MB of files", LARGE_BYTES / 1_000_000);
+    let written = step(&what, &|| ours.install(LARGE).map(drop))?;
     step("a removal", &|| ours.remove())?;
+    let ratio = written as f64 / LARGE_BYTES as f64;
+    let goal = format!("≤ {LARGE_WRITTEN_MAX} ×");
+    let value = format!("{ratio:.2} ×");
+    table.judged(format!("{what}: bytes written, of its files"), value, &goal, ratio <= LARGE_WRITTEN_MAX);
     table.row("agent, PSS at its peak while applying", mib(peak.own), "");
     table.row("agent with the Compose it starts, PSS at the peak", mib(peak.with_children), "");
     Ok(())

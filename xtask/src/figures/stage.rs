@@ -189,10 +189,18 @@ impl Stage {
 
     /// One version of a package with one component.
     pub(super) fn add_package_version(&self, id: &str, version: &str, compose: &str) -> Result<()> {
+        self.add_package_with(id, version, compose, &[])
+    }
+
+    /// The same, with a file beside its compose file.
+    pub(super) fn add_package_with(&self, id: &str, version: &str, compose: &str, file: &[u8]) -> Result<()> {
         let root = self.path(&format!("package-{id}-{version}"));
         let component = root.join("components/main");
         std::fs::create_dir_all(&component)?;
         std::fs::write(component.join("compose.yaml"), compose)?;
+        if !file.is_empty() {
+            std::fs::write(component.join("file"), file)?;
+        }
         std::fs::write(
             root.join("margo.yaml"),
             format!(

@@ -334,6 +334,7 @@ impl Engine {
     pub(super) async fn events(&self) -> Result<Lines, EngineError> {
         // Podman has words of its own for what Docker calls `die` and `destroy`.
         let happened = [
+            "create",
             "start",
             "die",
             "died",
@@ -695,6 +696,7 @@ mod tests {
     use margrave_core::why::Code;
 
     use super::*;
+    use crate::runtime::pretended_engine::{Answer, PretendedEngine};
 
     #[test]
     fn what_happens_to_others_is_no_reason_to_look() {
@@ -711,6 +713,17 @@ mod tests {
         check(r#"{"container":"9104","name":"mg-1-web_default","type":"bridge"}"#, true);
         check(r#"{"com.docker.compose.project":"shop","name":"shop-web-1"}"#, false);
         assert!(concerns(b"?", ("io.margrave.agent", "line-1"), "mg-"));
+    }
+
+    #[tokio::test]
+    async fn a_container_that_somebody_makes_and_does_not_start_is_told_of() {
+        let pretended = PretendedEngine::start(|_| Answer::Lines(vec![]));
+        pretended.engine().await.events().await.unwrap();
+        let asked = pretended.asked();
+        assert!(
+            asked[0].starts_with("GET /events") && asked[0].contains(&encoded("\"create\"")),
+            "{asked:?}"
+        );
     }
 
     #[test]

@@ -536,7 +536,8 @@ async fn login_for_images(logins: Option<&Arc<RegistryLogin>>) -> Option<Login> 
 pub(super) fn run_failure(error: &RunError) -> Failure {
     let code = match error {
         RunError::Start { .. } => FailureCode::RuntimeMissing,
-        RunError::TooLong { .. } => FailureCode::Timeout,
+        // Whoever only reads asks nobody: it is the device that is slow, and not what is ordered.
+        RunError::TooLong { limit, .. } => return explain::too_busy(*limit),
         RunError::TooMuch { .. } => FailureCode::ArchiveInvalid,
         RunError::Read { .. } => FailureCode::RuntimeUnreachable,
     };
@@ -634,6 +635,13 @@ mod tests {
     use rustix::io::Errno;
 
     use super::*;
+
+    #[test]
+    fn a_device_that_is_too_busy_to_read_is_not_the_updates_fault() {
+        let failure = run_failure(&RunError::TooLong { program: "compose".into(), limit: CONFIG_TIME_MAX });
+        assert!(!failure.code.blames_the_update(), "{failure}");
+        assert!(failure.message.contains("within 60 s") && failure.message.contains("too busy"), "{failure}");
+    }
 
     #[test]
     fn a_device_that_breaks_is_not_the_updates_fault() {

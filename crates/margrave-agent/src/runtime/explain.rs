@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use margrave_core::chain::sentence as chain;
 use margrave_core::complaint;
@@ -75,6 +76,15 @@ pub(super) fn too_long(expected: &BTreeMap<String, Service>, containers: &[Conta
             Failure::new(FailureCode::Timeout, "It took too long: Compose did not come to an end.")
         }
     }
+}
+
+/// Why Compose came to no end with what takes a moment.
+pub(super) fn too_busy(limit: Duration) -> Failure {
+    let message = format!(
+        "Compose did not come to an end within {} s: the device is too busy. Is there enough memory?",
+        limit.as_secs()
+    );
+    Failure::new(FailureCode::RuntimeUnreachable, message)
 }
 
 /// Why Compose could not read a component, whose files are all below `own`.

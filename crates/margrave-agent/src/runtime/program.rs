@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use margrave_core::report::{Failure, FailureCode};
 
+use super::explain;
 use crate::process;
 pub(super) use crate::process::{Finished, Run, RunError};
 
@@ -42,13 +43,15 @@ impl Compose {
         directory: &Path,
     ) -> Result<Compose, Failure> {
         let home = variables.get(OsStr::new("HOME")).map(PathBuf::from);
-        Compose::locate_among(plugin_directories(home.as_deref()), variables, directory).await
+        let plugins = plugin_directories(home.as_deref());
+        Compose::locate_among(plugins, variables, directory, VERSION_TIME_MAX).await
     }
 
     async fn locate_among(
         plugins: Vec<PathBuf>,
         variables: &BTreeMap<OsString, OsString>,
         directory: &Path,
+        time_max: Duration,
     ) -> Result<Compose, Failure> {
         let plugins = plugins.into_iter().map(|directory| directory.join("docker-compose"));
         let mut candidates: Vec<(PathBuf, Option<&'static str>)> =
@@ -57,7 +60,7 @@ impl Compose {
         candidates.extend(on_path(&path, "docker").map(|docker| (docker, Some("compose"))));
         candidates.extend(on_path(&path, "docker-compose").map(|compose| (compose, None)));
 
-        let mut dead = None;
+        let (mut dead, mut slow) = (None, false);
         for (program, first) in candidates {
             let mut compose = Compose { program, first, version: String::new() };
             let run = Run {
@@ -65,7 +68,7 @@ impl Compose {
                 variables,
                 directory,
                 input: Stdio::null(),
-                time_max: VERSION_TIME_MAX,
+                time_max,
                 output_max: OUTPUT_BYTES_MAX,
             };
             match compose.run(run).await {
@@ -85,8 +88,14 @@ impl Compose {
                 Ok(finished) => {
                     tracing::debug!(program = %compose.program.display(), errors = %finished.errors, "not Compose");
                 }
-                Err(error) => tracing::debug!(program = %compose.program.display(), %error, "not Compose"),
+                Err(error) => {
+                    slow |= matches!(error, RunError::TooLong { .. });
+                    tracing::debug!(program = %compose.program.display(), %error, "not Compose");
+                }
             }
+        }
+        if slow {
+            return Err(explain::too_busy(time_max));
         }
         let message = match dead {
             Some((program, version)) => format!(
@@ -101,6 +110,12 @@ impl Compose {
             }
         };
         Err(Failure::new(FailureCode::RuntimeMissing, message))
+    }
+
+    /// A program that a test made, as if it had answered.
+    #[cfg(test)]
+    pub(super) fn at(program: PathBuf) -> Compose {
+        Compose { program, first: None, version: "2".into() }
     }
 
     pub(super) fn version(&self) -> &str {
@@ -161,7 +176,7 @@ mod tests {
     }
 
     fn compose(temp: &tempfile::TempDir, name: &str) -> Compose {
-        Compose { program: temp.path().join(name), first: None, version: "2".into() }
+        Compose::at(temp.path().join(name))
     }
 
     fn run<'a>(
@@ -190,12 +205,25 @@ mod tests {
         let (temp, mut variables) = installed("docker-compose", "echo 1.29.2");
         // Only this program can be found.
         variables.insert("PATH".into(), temp.path().into());
-        let failure = Compose::locate_among(vec![], &variables, temp.path()).await.unwrap_err();
+        let located = Compose::locate_among(vec![], &variables, temp.path(), VERSION_TIME_MAX).await;
+        let failure = located.unwrap_err();
         assert_eq!(failure.code, FailureCode::RuntimeMissing);
         assert!(
             failure.message.contains("Compose 1.29.2") && failure.message.contains("docker-compose-plugin"),
             "{failure}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_compose_that_does_not_answer_in_time_is_not_told_to_be_missing() {
+        let (temp, variables) = installed("docker-compose", "/bin/sleep 600");
+        let plugins = vec![temp.path().to_owned()];
+        let time_max = Duration::from_millis(200);
+        let mut only = variables.clone();
+        only.insert("PATH".into(), temp.path().into());
+        let failure = Compose::locate_among(plugins, &only, temp.path(), time_max).await.unwrap_err();
+        assert_eq!(failure.code, FailureCode::RuntimeUnreachable, "{failure}");
+        assert!(failure.message.contains("too busy"), "{failure}");
     }
 
     #[tokio::test]

@@ -31,6 +31,8 @@ mod perishable;
 mod pins;
 mod prepared;
 #[cfg(test)]
+mod pretended_compose;
+#[cfg(test)]
 mod pretended_engine;
 mod program;
 mod project;

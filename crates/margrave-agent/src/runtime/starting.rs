@@ -67,11 +67,7 @@ impl ComposeRuntime {
         record.compose = made_by.or(record.compose);
         let deadline = Instant::now() + start_time_max(order);
         if !anew.is_empty() {
-            let anew: Vec<&str> = ["--no-deps", "--force-recreate"]
-                .into_iter()
-                .chain(anew.iter().map(String::as_str))
-                .collect();
-            self.up(&prepared, &record, deadline, &anew).await?;
+            self.make_anew(&prepared, &record, deadline, &anew).await?;
         }
         if let Some(rest) = rest {
             let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
@@ -215,25 +211,34 @@ impl ComposeRuntime {
             tracing::info!(project = %prepared.project, %failure, "an earlier try was cut off; trying once more");
             up = self.up(prepared, record, deadline, rest).await;
         }
-        if up.is_err() && stuck::cleared(prepared).await? {
+        // Made anew by Compose, containers have the volumes of those whose place they take, also the ones without a name.
+        for hopeless in [stuck::lost, stuck::stopped] {
+            let Err(failure) = &up else { break };
+            let containers = prepared.containers().await?;
+            let mut anew = hopeless(failure, &containers);
+            let services = &prepared.model.services;
+            anew.retain(|service| services.contains_key(service) && !record.done.contains(service));
+            if anew.is_empty() {
+                continue;
+            }
+            tracing::warn!(project = %prepared.project, %failure, ?anew, "these containers cannot be started any more; they are made anew");
+            self.make_anew(prepared, record, deadline, &anew).await?;
             up = self.up(prepared, record, deadline, rest).await;
         }
-        // Whoever removes networks that nothing running is on takes it from what was stopped. Made anew, with what is in their
-        // volumes, containers are on the one that there is now.
-        if let Err(failure) = &up
-            && stuck::lacks_a_network(failure)
-        {
-            let mut stopped = stuck::stopped(prepared).await?;
-            stopped.retain(|service| !record.done.contains(service));
-            tracing::warn!(project = %prepared.project, %failure, ?stopped, "the containers' network is gone; they are made anew");
-            if !stopped.is_empty() {
-                let anew = ["--no-deps", "--force-recreate"].into_iter();
-                let anew: Vec<&str> = anew.chain(stopped.iter().map(String::as_str)).collect();
-                self.up(prepared, record, deadline, &anew).await?;
-                up = self.up(prepared, record, deadline, rest).await;
-            }
-        }
         up
+    }
+
+    /// Has Compose put new containers in the place of what services have, and nothing else.
+    async fn make_anew(
+        &self,
+        prepared: &Prepared,
+        record: &Record,
+        deadline: Instant,
+        services: &BTreeSet<String>,
+    ) -> Result<(), Failure> {
+        let anew = ["--no-deps", "--force-recreate"].into_iter();
+        let anew: Vec<&str> = anew.chain(services.iter().map(String::as_str)).collect();
+        self.up(prepared, record, deadline, &anew).await
     }
 
     /// Has Compose create and start everything, or what is named. Compose may wait for one service before it starts another;
@@ -302,7 +307,41 @@ fn rest<'a>(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::runtime::pretended_compose::{PretendedDevice, exited, running};
+
+    async fn one(state: &Value) -> PretendedDevice {
+        let device = PretendedDevice::with(json!({"db": {"image": "a"}})).await;
+        device.put_next("db1", "db", state);
+        device.brings_up("mv next/* containers/ || true");
+        device
+    }
+
+    #[tokio::test]
+    async fn promise_7_compose_itself_replaces_what_an_engine_lost_track_of_and_hands_on_its_volumes() {
+        let device = one(&running("healthy")).await;
+        device.apply().await.0.unwrap();
+        device.put("db1", "db", &exited(0, "task 4f: already exists"));
+        device.put_next("db2", "db", &running("healthy"));
+        device.brings_up(
+            r#"
+            case "$all" in
+            *--force-recreate*) mv containers/db1 gone; mv next/db2 containers/ ;;
+            *) test -e containers/db2 ;;
+            esac
+            "#,
+        );
+        let (applied, told) = device.apply().await;
+        applied.unwrap();
+        assert_eq!(told, ["--remove-orphans", "--no-deps --force-recreate db", "--remove-orphans"]);
+        let asked = device.engine.asked();
+        assert!(
+            !asked.iter().any(|asked| asked.starts_with("DELETE")),
+            "its volumes would be lost: {asked:?}"
+        );
+    }
 
     #[test]
     fn compose_is_told_nothing_about_what_is_done() {

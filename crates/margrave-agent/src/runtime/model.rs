@@ -33,10 +33,13 @@ const LABEL_VALUES: &str = "io.margrave.values";
 const SERVICES_MAX: usize = 256;
 const REPLICAS_MAX: u32 = 256;
 
+/// By name.
+pub(super) type Services = BTreeMap<String, Service>;
+
 /// What a component consists of.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Model {
-    pub services: BTreeMap<String, Service>,
+    pub services: Services,
     /// Networks and volumes that the project makes itself; external ones belong to somebody else.
     networks: BTreeSet<String>,
     volumes: BTreeSet<String>,
@@ -53,6 +56,10 @@ pub(super) struct Service {
     pub platform: Option<String>,
     pub pull: Pull,
     pub replicas: u32,
+    /// Other services whose namespaces it has: of its network, for talk between processes, of processes.
+    pub joins: BTreeSet<String>,
+    /// Other services whose volumes it has.
+    volumes_from: BTreeSet<String>,
     /// The id of the image that its name means, once that is known.
     pub image_id: Option<String>,
     /// What to run instead of what the name means now.
@@ -131,6 +138,10 @@ struct RawService {
     secrets: Vec<RawUse>,
     #[serde(default)]
     volumes: Vec<RawMount>,
+    network_mode: Option<String>,
+    ipc: Option<String>,
+    pid: Option<String>,
+    volumes_from: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -367,6 +378,11 @@ impl Service {
         self.exact.as_deref().unwrap_or(&self.image)
     }
 
+    /// Other services that it has something of, by their containers.
+    pub(super) fn shares(&self) -> impl Iterator<Item = &String> {
+        self.joins.iter().chain(&self.volumes_from)
+    }
+
     fn read(
         name: &str,
         raw: &RawService,
@@ -435,6 +451,8 @@ impl Service {
             platform: raw.platform.clone(),
             pull,
             replicas,
+            joins: raw.joins(),
+            volumes_from: raw.volumes_from(),
             image_id: None,
             pin: None,
             note: None,
@@ -443,6 +461,19 @@ impl Service {
             written,
             moved,
         })
+    }
+}
+
+impl RawService {
+    fn joins(&self) -> BTreeSet<String> {
+        let modes = [&self.network_mode, &self.ipc, &self.pid].into_iter().flatten();
+        modes.filter_map(|mode| mode.strip_prefix("service:")).map(str::to_owned).collect()
+    }
+
+    fn volumes_from(&self) -> BTreeSet<String> {
+        // `name`, `name:ro`, or `container:name` of somebody else's.
+        let names = self.volumes_from.iter().flatten().filter_map(|from| from.split(':').next());
+        names.filter(|name| *name != "container").map(str::to_owned).collect()
     }
 }
 

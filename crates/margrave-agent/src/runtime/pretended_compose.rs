@@ -113,6 +113,10 @@ impl PretendedDevice {
         fs::write(self.path(directory, id), container.to_string()).unwrap();
     }
 
+    pub(super) fn take_away(&self, id: &str) {
+        fs::remove_file(self.path("containers", id)).unwrap();
+    }
+
     /// Applies the order; also how Compose was told to bring it up meanwhile, each time.
     pub(super) async fn apply(&self) -> (Result<(), Failure>, Vec<String>) {
         let log = self.state.path().join("up.log");

@@ -23,7 +23,7 @@ use super::record::{Record, Service, Stage};
 use super::removal::podman_grace;
 use super::unnamed::{Volumes, still_here, unnamed};
 use super::upkeep::SWEEP_TIME_MAX;
-use super::{start_time_max, stuck};
+use super::{sharing, start_time_max, stuck};
 
 impl ComposeRuntime {
     pub(super) async fn apply_order(&self, order: &Order) -> Result<(), Failure> {
@@ -38,20 +38,21 @@ impl ComposeRuntime {
         let by_another =
             before.as_ref().filter(|record| record.is_mended_by_another(order.fingerprint(), here));
         let made_by = by_another.and_then(|record| record.compose.clone());
-        let finished = match &before {
-            Some(record) if record.fingerprint == order.fingerprint() && !record.done.is_empty() => {
-                jobs::finished(record, &prepared.containers().await?)
-            }
-            _ => BTreeSet::new(),
-        };
+        let here_before = prepared.containers().await?;
+        let services = &prepared.model.services;
+        let mut finished = BTreeSet::new();
+        if let Some(record) = before.as_ref().filter(|record| record.fingerprint == order.fingerprint()) {
+            let jobs = jobs::finished(record, &here_before);
+            finished = sharing::unneeded(jobs, services, &here_before);
+        }
         // Some versions of Compose hash a service that is named without what it depends on in another way, and would make it anew.
         let is_compared_here = by_another.is_some() || !finished.is_empty() && !cut_off;
         if let Some(record) = before.as_ref().filter(|_| is_compared_here) {
-            anew.extend(drift::strayed(record, &prepared.containers().await?, by_another.is_some()));
+            anew.extend(drift::strayed(record, &here_before, by_another.is_some()));
             anew.retain(|service| !finished.contains(service));
+            anew = sharing::with_sharers(anew, services, &finished, &here_before);
         }
-        let rest = rest(prepared.model.services.keys(), &finished, is_compared_here);
-        let services = &prepared.model.services;
+        let rest = rest(services.keys(), &finished, is_compared_here);
         let mut given_back = prepared.directory.volumes_of(order.fingerprint());
         given_back.retain(|service, _| services.contains_key(service));
         let mut left_behind = Volumes::new();
@@ -59,7 +60,7 @@ impl ComposeRuntime {
             // What failed only after it was up is replaced now, and its log goes with it.
             self.keep_last_output(&prepared.engine, order.assignment, &prepared.project, true).await;
             // Nobody hands on what belongs to a service that goes.
-            left_behind = unnamed(&prepared.containers().await?);
+            left_behind = unnamed(&here_before);
             left_behind.retain(|service, _| !services.contains_key(service));
         }
         prepared.model.given_back = still_here(&prepared.engine, given_back).await?;
@@ -73,7 +74,14 @@ impl ComposeRuntime {
             let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
             self.up_with_patience(&prepared, &record, deadline, &rest, cut_off).await?;
         }
-        let containers = prepared.containers().await?;
+        let mut containers = prepared.containers().await?;
+        let left_alone = sharing::left_alone(&prepared.model.services, &here_before, &containers);
+        if !left_alone.is_empty() {
+            tracing::warn!(project = %prepared.project, ?left_alone, "what these share is not what it was; they are made anew");
+            let anew = sharing::with_sharers(left_alone, &prepared.model.services, &finished, &containers);
+            self.make_anew(&prepared, &record, deadline, &anew).await?;
+            containers = prepared.containers().await?;
+        }
         self.restarts().note_exits(containers.iter());
         let lately = self.lately();
         for (name, service) in &mut record.services {
@@ -222,6 +230,7 @@ impl ComposeRuntime {
                 continue;
             }
             tracing::warn!(project = %prepared.project, %failure, ?anew, "these containers cannot be started any more; they are made anew");
+            let anew = sharing::with_sharers(anew, services, &record.done, &containers);
             self.make_anew(prepared, record, deadline, &anew).await?;
             up = self.up(prepared, record, deadline, rest).await;
         }
@@ -311,6 +320,60 @@ mod tests {
 
     use super::*;
     use crate::runtime::pretended_compose::{PretendedDevice, exited, running};
+
+    /// A component that runs well: a service that joins another one, both healthy, one beside them, and a job that is done.
+    async fn plant() -> PretendedDevice {
+        let job = json!({"image": "a"});
+        let web = json!({"image": "a", "network_mode": "service:vpn"});
+        let device = PretendedDevice::with(
+            json!({"job": job, "other": {"image": "a"}, "vpn": {"image": "a"}, "web": web}),
+        )
+        .await;
+        for service in ["other", "vpn", "web"] {
+            device.put_next(&format!("{service}1"), service, &running("healthy"));
+        }
+        device.put_next("job1", "job", &exited(0, ""));
+        device.brings_up("mv next/* containers/ || true");
+        let (applied, told) = device.apply().await;
+        applied.unwrap();
+        assert_eq!(told, ["--remove-orphans"]);
+        device
+    }
+
+    const EVERY_OTHER: &str = "--no-deps --no-recreate other vpn web";
+
+    #[tokio::test]
+    async fn what_shares_with_a_container_that_is_gone_is_made_anew_with_it_and_the_job_stays_done() {
+        let device = plant().await;
+        device.brings_up(
+            r#"case "$all" in *--force-recreate*) rm containers/web*; mv next/* containers/ ;; esac"#,
+        );
+        for (gone, here, next, web) in [
+            ("vpn1", "web1", ["vpn2", "web2"], running("healthy")),
+            ("vpn2", "web2", ["vpn3", "web3"], exited(1, "")),
+        ] {
+            device.put(here, "web", &web);
+            device.take_away(gone);
+            for (id, service) in next.into_iter().zip(["vpn", "web"]) {
+                device.put_next(id, service, &running("healthy"));
+            }
+            let (applied, told) = device.apply().await;
+            applied.unwrap();
+            assert_eq!(told, ["--no-deps --force-recreate vpn web", EVERY_OTHER]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_ran_on_while_what_it_shares_was_started_again_is_made_anew() {
+        let device = plant().await;
+        device.put("vpn1", "vpn", &exited(137, ""));
+        let mut again = running("healthy");
+        again["StartedAt"] = json!("2026-11-16T13:00:00Z");
+        device.put_next("vpn1", "vpn", &again);
+        let (applied, told) = device.apply().await;
+        applied.unwrap();
+        assert_eq!(told, [EVERY_OTHER, "--no-deps --force-recreate web"]);
+    }
 
     async fn one(state: &Value) -> PretendedDevice {
         let device = PretendedDevice::with(json!({"db": {"image": "a"}})).await;

@@ -3,7 +3,7 @@
 //! `compose.rs` is the real one: it drives Compose (`program.rs`, `starting.rs`, `departure.rs`) in the surroundings of
 //! `environment.rs`, notes what it starts (`project.rs`, `record.rs`, `mounts.rs`), looks at the engine (`engine.rs`, `endings.rs`,
 //! `removal.rs`), judges what it sees in `health.rs` and `restarts.rs`, stays on the engine of `home.rs`, undoes what hands did in
-//! `drift.rs`, leaves alone what is done (`jobs.rs`), keeps together what shares (`sharing.rs`), keeps to the images of `pins.rs`, keeps what failed last said (`last_output.rs`), and tidies up in `upkeep.rs`.
+//! `drift.rs`, leaves alone what is done (`jobs.rs`) and what was well (`trial.rs`), keeps together what shares (`sharing.rs`), keeps to the images of `pins.rs`, keeps what failed last said (`last_output.rs`), and tidies up in `upkeep.rs`.
 
 mod address;
 mod adjustable;
@@ -44,6 +44,7 @@ mod signal;
 pub mod simulated;
 mod starting;
 mod stuck;
+mod trial;
 mod turns;
 mod unnamed;
 mod upkeep;

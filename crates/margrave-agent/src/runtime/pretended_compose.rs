@@ -20,7 +20,7 @@ use super::images::ImagePolicy;
 use super::pretended_engine::{Answer, PretendedEngine};
 use super::program::Compose;
 use super::project::{ProjectDirectory, ProjectName};
-use super::record::Fetched;
+use super::record::{Fetched, Record};
 use super::tests::order;
 
 /// Reads `model.json`; where it brings something up it notes how it was told to, and does as `up.sh` says.
@@ -81,6 +81,10 @@ impl PretendedDevice {
     fn directory(&self) -> ProjectDirectory {
         let project = ProjectName::of(self.order.assignment, &self.order.component);
         ProjectDirectory::new(&self.runtime.projects(), &project, &self.runtime.written)
+    }
+
+    pub(super) fn record(&self) -> Record {
+        self.directory().record().unwrap()
     }
 
     fn path(&self, directory: &str, id: &str) -> PathBuf {

@@ -47,6 +47,10 @@ pub(super) struct Record {
     /// Containers that ended because somebody told them to, and when. Engines forget that soon.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub stopped: BTreeSet<Ending>,
+    /// The containers that are not on trial until this is settled, by id (`trial.rs`). `None` where it is, or an older agent began
+    /// with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proven: Option<BTreeSet<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -272,6 +276,7 @@ pub(super) mod tests {
             completed: BTreeSet::from([Ending { container: "c".into(), finished_at: "t".into() }]),
             done: BTreeSet::new(),
             stopped: BTreeSet::new(),
+            proven: None,
         }
     }
 

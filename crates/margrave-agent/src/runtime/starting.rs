@@ -23,7 +23,7 @@ use super::record::{Record, Service, Stage};
 use super::removal::podman_grace;
 use super::unnamed::{Volumes, still_here, unnamed};
 use super::upkeep::SWEEP_TIME_MAX;
-use super::{sharing, start_time_max, stuck};
+use super::{sharing, start_time_max, stuck, trial};
 
 impl ComposeRuntime {
     pub(super) async fn apply_order(&self, order: &Order) -> Result<(), Failure> {
@@ -44,6 +44,11 @@ impl ComposeRuntime {
         if let Some(record) = before.as_ref().filter(|record| record.fingerprint == order.fingerprint()) {
             let jobs = jobs::finished(record, &here_before);
             finished = sharing::unneeded(jobs, services, &here_before);
+            let sick = trial::sick(record, &here_before);
+            if !sick.is_empty() {
+                tracing::info!(project = %prepared.project, ?sick, "what never became healthy is made anew");
+            }
+            anew.extend(sick.into_iter().filter(|service| services.contains_key(service)));
         }
         // Some versions of Compose hash a service that is named without what it depends on in another way, and would make it anew.
         let is_compared_here = by_another.is_some() || !finished.is_empty() && !cut_off;
@@ -64,7 +69,8 @@ impl ComposeRuntime {
             left_behind.retain(|service, _| !services.contains_key(service));
         }
         prepared.model.given_back = still_here(&prepared.engine, given_back).await?;
-        let mut record = self.begin(order, &prepared, before, left_behind, &finished)?;
+        let proven = trial::proven(before.as_ref(), &here_before);
+        let mut record = self.begin(order, &prepared, before, left_behind, &finished, proven)?;
         record.compose = made_by.or(record.compose);
         let deadline = Instant::now() + start_time_max(order);
         if !anew.is_empty() {
@@ -106,6 +112,7 @@ impl ComposeRuntime {
             record.done.extend(finished);
         }
         record.stage = Stage::Settled;
+        record.proven = None;
         prepared.write(&record)?;
         let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
         let discarded = prepared.directory.discard_archives(&self.archives_kept(&record));
@@ -142,6 +149,7 @@ impl ComposeRuntime {
         before: Option<Record>,
         left_behind: Volumes,
         finished: &BTreeSet<String>,
+        proven: Option<BTreeSet<String>>,
     ) -> Result<Record, Failure> {
         self.settle_on(&prepared.engine)?;
         let owner = Ownership {
@@ -196,6 +204,7 @@ impl ComposeRuntime {
             completed: completed.unwrap_or_default(),
             done: finished.clone(),
             stopped: BTreeSet::new(),
+            proven,
         };
         prepared.write(&record)?;
         Ok(record)
@@ -404,6 +413,25 @@ mod tests {
             !asked.iter().any(|asked| asked.starts_with("DELETE")),
             "its volumes would be lost: {asked:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn what_never_became_healthy_is_made_anew_when_it_is_tried_again_and_what_was_healthy_is_not() {
+        let device = one(&running("unhealthy")).await;
+        assert_eq!(device.apply().await.0.unwrap_err().code, FailureCode::Unhealthy);
+        device.put_next("db2", "db", &running("healthy"));
+        device.brings_up("test ! -e next/db2 || { mv containers/db1 gone; mv next/db2 containers/; }");
+        let (applied, told) = device.apply().await;
+        applied.unwrap();
+        assert_eq!(told, ["--no-deps --force-recreate db", "--remove-orphans"]);
+        assert_eq!(device.record().proven, None);
+        // However often it is tried.
+        device.put("db2", "db", &running("unhealthy"));
+        for _ in 0..3 {
+            let (applied, told) = device.apply().await;
+            assert_eq!(applied.unwrap_err().code, FailureCode::Unhealthy);
+            assert_eq!(told, ["--remove-orphans"]);
+        }
     }
 
     #[test]

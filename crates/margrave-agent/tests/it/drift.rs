@@ -21,6 +21,7 @@ on_engine! {
     promise_5_another_restart_policy_or_limit_is_seen_and_undone,
     promise_5_a_network_taken_away_by_hand_comes_back,
     promise_5_a_network_taken_away_from_what_was_stopped_comes_back,
+    promise_5_what_shares_with_a_container_that_is_removed_or_stopped_is_not_left_behind,
     promise_5_a_network_given_back_by_hand_without_its_names_is_seen,
     promise_3_a_job_that_is_done_is_not_done_again_when_another_service_is_mended,
     promise_3_a_repair_by_another_compose_makes_no_healthy_neighbour_anew,
@@ -185,15 +186,54 @@ async fn promise_5_a_network_taken_away_by_hand_comes_back(rig: Rig) {
 
 /// As `docker network prune` does.
 async fn promise_5_a_network_taken_away_from_what_was_stopped_comes_back(rig: Rig) {
-    let order = rig.applied("pair", PAIR).await;
+    let order = rig.applied("pair", &PAIR.replace("\"data:/data\"", "\"data:/data\", \"/rows\"")).await;
     let (web, other) = (rig.container("pair", "web"), rig.container("pair", "other"));
-    rig.docker(&["exec", &web, "sh", "-c", "echo kept > /data/kept"]);
+    rig.docker(&["exec", &web, "sh", "-c", "echo kept > /data/kept; echo kept > /rows/kept"]);
     rig.docker(&["stop", &web, &other]);
     let network = format!("{}_default", rig.project("pair"));
     rig.docker(&["network", "rm", &network]);
     rig.runtime.apply(&order).await.unwrap();
     rig.check_runs(&order).await;
-    assert_eq!(rig.docker(&["exec", &rig.container("pair", "web"), "cat", "/data/kept"]), "kept");
+    // Also what nobody gave a name.
+    assert_eq!(rig.exec(&rig.container("pair", "web"), "cat /data/kept /rows/kept"), "kept\nkept");
+    rig.finish().await;
+}
+
+async fn promise_5_what_shares_with_a_container_that_is_removed_or_stopped_is_not_left_behind(rig: Rig) {
+    let compose = r#"
+services:
+  migrate: {image: "{IMAGE}", command: [sh, -c, "exit 0"]}
+  vpn: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, init: true}
+  web: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, network_mode: "service:vpn"}
+  probe: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, volumes_from: [web]}
+  other: {image: "{IMAGE}", command: [sleep, "1000"], stop_signal: SIGKILL, init: true}
+"#;
+    let without_job =
+        compose.lines().filter(|line| !line.contains("migrate:")).collect::<Vec<_>>().join("\n");
+    for (component, compose) in [("job", compose), ("none", &without_job)] {
+        let order = rig.applied(component, compose).await;
+        let of = |service: &str| rig.container(component, service);
+        // What a container has of its network that the engine knows nothing of, such as a route.
+        let network = |service: &str| rig.exec(&of(service), "busybox readlink /proc/self/ns/net");
+        let other = rig.started_at(&of("other"));
+        for act in [&["rm", "-f", "vpn"][..], &["stop", "vpn"], &["stop", "vpn", "web"], &["stop", "web"]] {
+            let (does, services) = act.split_at(if act[1] == "-f" { 2 } else { 1 });
+            let containers: Vec<String> = services.iter().map(|service| of(service)).collect();
+            let containers = containers.iter().map(String::as_str);
+            rig.docker(&does.iter().copied().chain(containers).collect::<Vec<_>>());
+            rig.runtime.apply(&order).await.unwrap();
+            rig.check_runs(&order).await;
+            assert_eq!(network("web"), network("vpn"), "{component} {act:?}");
+            assert_eq!(rig.started_at(&of("other")), other, "{component} {act:?}");
+        }
+        // Somebody makes another one of the same, and what stands still asks for the one before.
+        rig.docker(&["stop", &of("web")]);
+        rig.docker(&["rm", "-f", &of("vpn")]);
+        rig.runtime.apply(&order).await.unwrap();
+        rig.check_runs(&order).await;
+        assert_eq!(network("web"), network("vpn"));
+        rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    }
     rig.finish().await;
 }
 

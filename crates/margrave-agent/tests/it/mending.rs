@@ -29,6 +29,7 @@ on_engine! {
     an_apply_that_was_cut_off_is_continued,
     a_lost_directory_costs_no_restart,
     a_program_that_ends_again_and_again_is_not_well_in_between,
+    what_never_became_healthy_is_made_anew_by_the_next_try,
     promise_7_volumes_without_a_name_are_there_again_after_going_back,
     files_of_versions_that_failed_do_not_pile_up_and_those_of_a_container_stay,
 }
@@ -189,7 +190,9 @@ async fn a_change_is_told_at_once(rig: Rig) {
     let (label, image) = (format!("com.docker.compose.project={project}"), rig.image());
     let added = ["run", "-d", "--rm", "--network", "none", "--stop-signal", "SIGKILL", "--label", &label];
     let added = [&added[..], &[image.as_str(), "sleep", "1000"]].concat();
-    for stranger in [false, true] {
+    let created: Vec<&str> = added.iter().map(|word| if *word == "run" { "create" } else { *word }).collect();
+    let created: Vec<&str> = created.into_iter().filter(|word| *word != "-d").collect();
+    for (stranger, only_made) in [(false, false), (true, false), (true, true)] {
         // Again and again: some engines answer before they listen themselves.
         let disturb = async {
             for _ in 0..50 {
@@ -197,6 +200,9 @@ async fn a_change_is_told_at_once(rig: Rig) {
                     false => {
                         rig.docker(&["pause", &web]);
                         rig.docker(&["unpause", &web]);
+                    }
+                    true if only_made => {
+                        rig.docker(&created);
                     }
                     true => {
                         let container = rig.docker(&added);
@@ -212,6 +218,11 @@ async fn a_change_is_told_at_once(rig: Rig) {
         }
         // The rest of the crowd.
         while tokio::time::timeout(Duration::from_secs(1), rig.runtime.changed()).await.is_ok() {}
+    }
+    let made =
+        rig.docker(&["ps", "-aq", "--filter", &format!("label={label}"), "--filter", "status=created"]);
+    for container in made.lines() {
+        rig.docker(&["rm", container]);
     }
     rig.finish().await;
 }
@@ -289,6 +300,44 @@ services:
     rig.push("web", "2.0.0", &[("compose.yaml", WEB)]).await;
     rig.runtime.apply(&rig.order("web", "2.0.0")).await.unwrap();
     assert_eq!(rig.seen().await.restarts, 0);
+    rig.finish().await;
+}
+
+async fn what_never_became_healthy_is_made_anew_by_the_next_try(rig: Rig) {
+    let compose = |waits: &str| {
+        format!(
+            r#"
+services:
+  web:
+    image: {{IMAGE}}
+    command: [sh, -c, "test -e /data/first && touch /ready; touch /data/first; sleep 1000"]
+    stop_signal: SIGKILL
+    volumes: ["data:/data"]
+    healthcheck: {{test: [CMD, test, -e, /ready], interval: 1s, retries: 1}}
+  late: {{image: "{{IMAGE}}", command: [sleep, "1000"], stop_signal: SIGKILL{waits}}}
+volumes: {{data: {{}}}}
+"#
+        )
+    };
+    for (component, waits) in [("beside", ""), ("after", ", depends_on: {web: {condition: service_healthy}}")]
+    {
+        let order = rig.compose(component, &compose(waits)).await;
+        let failure = rig.runtime.apply(&order).await.unwrap_err();
+        assert_eq!(failure.code, FailureCode::Unhealthy, "{failure}");
+        rig.restarted().apply(&order).await.unwrap();
+        rig.check_runs(&order).await;
+        // It was healthy once.
+        let of = |service: &str| rig.container(component, service);
+        rig.exec(&of("web"), "rm /ready");
+        until("it is sick", async || matches!(rig.health().await, Health::Unhealthy(_))).await;
+        let web = rig.started_at(&of("web"));
+        rig.docker(&["rm", "-f", &of("late")]);
+        for _ in 0..3 {
+            rig.runtime.apply(&order).await.unwrap_err();
+            assert_eq!(rig.started_at(&of("web")), web);
+        }
+        rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    }
     rig.finish().await;
 }
 

@@ -51,6 +51,9 @@ pub(super) struct Record {
     /// with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proven: Option<BTreeSet<String>>,
+    /// How often something of it was made anew because it never was well.
+    #[serde(default)]
+    pub remade: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -277,6 +280,7 @@ pub(super) mod tests {
             done: BTreeSet::new(),
             stopped: BTreeSet::new(),
             proven: None,
+            remade: 0,
         }
     }
 

@@ -21,9 +21,10 @@ use super::program::RunError;
 use super::project::{ProjectDirectory, ProjectName};
 use super::record::{Record, Service, Stage};
 use super::removal::podman_grace;
+use super::trial::{self, Trial};
 use super::unnamed::{Volumes, still_here, unnamed};
 use super::upkeep::SWEEP_TIME_MAX;
-use super::{sharing, start_time_max, stuck, trial};
+use super::{sharing, start_time_max, stuck};
 
 impl ComposeRuntime {
     pub(super) async fn apply_order(&self, order: &Order) -> Result<(), Failure> {
@@ -40,13 +41,15 @@ impl ComposeRuntime {
         let made_by = by_another.and_then(|record| record.compose.clone());
         let here_before = prepared.containers().await?;
         let services = &prepared.model.services;
-        let mut finished = BTreeSet::new();
+        let (mut finished, mut remade) = (BTreeSet::new(), 0);
         if let Some(record) = before.as_ref().filter(|record| record.fingerprint == order.fingerprint()) {
+            remade = record.remade;
             let jobs = jobs::finished(record, &here_before);
             finished = sharing::unneeded(jobs, services, &here_before);
             let sick = trial::sick(record, &here_before);
             if !sick.is_empty() {
                 tracing::info!(project = %prepared.project, ?sick, "what never became healthy is made anew");
+                remade += 1;
             }
             anew.extend(sick.into_iter().filter(|service| services.contains_key(service)));
         }
@@ -69,8 +72,8 @@ impl ComposeRuntime {
             left_behind.retain(|service, _| !services.contains_key(service));
         }
         prepared.model.given_back = still_here(&prepared.engine, given_back).await?;
-        let proven = trial::proven(before.as_ref(), &here_before);
-        let mut record = self.begin(order, &prepared, before, left_behind, &finished, proven)?;
+        let trial = Trial { proven: trial::proven(before.as_ref(), &here_before), remade };
+        let mut record = self.begin(order, &prepared, before, left_behind, &finished, trial)?;
         record.compose = made_by.or(record.compose);
         let deadline = Instant::now() + start_time_max(order);
         if !anew.is_empty() {
@@ -112,7 +115,7 @@ impl ComposeRuntime {
             record.done.extend(finished);
         }
         record.stage = Stage::Settled;
-        record.proven = None;
+        (record.proven, record.remade) = (None, 0);
         prepared.write(&record)?;
         let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
         let discarded = prepared.directory.discard_archives(&self.archives_kept(&record));
@@ -149,7 +152,7 @@ impl ComposeRuntime {
         before: Option<Record>,
         left_behind: Volumes,
         finished: &BTreeSet<String>,
-        proven: Option<BTreeSet<String>>,
+        trial: Trial,
     ) -> Result<Record, Failure> {
         self.settle_on(&prepared.engine)?;
         let owner = Ownership {
@@ -204,7 +207,8 @@ impl ComposeRuntime {
             completed: completed.unwrap_or_default(),
             done: finished.clone(),
             stopped: BTreeSet::new(),
-            proven,
+            proven: trial.proven,
+            remade: trial.remade,
         };
         prepared.write(&record)?;
         Ok(record)

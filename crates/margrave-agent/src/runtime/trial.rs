@@ -9,6 +9,13 @@ use std::collections::BTreeSet;
 use super::container::{Container, HealthState, Status};
 use super::record::{Record, Stage};
 
+/// How far that is with what is begun now.
+#[derive(Debug)]
+pub(super) struct Trial {
+    pub proven: Option<BTreeSet<String>>,
+    pub remade: u32,
+}
+
 /// The containers that are not on trial in what is begun now, by id: all that are here, unless what was begun before has not come
 /// to be well since. `None` where an older agent began with that: then nobody knows.
 pub(super) fn proven(before: Option<&Record>, containers: &[Container]) -> Option<BTreeSet<String>> {
@@ -19,9 +26,14 @@ pub(super) fn proven(before: Option<&Record>, containers: &[Container]) -> Optio
     }
 }
 
+/// So often something is made anew because it does not become well. What needs longer for its first start than its check allows, such
+/// as a data base that reads a dump, comes to its end once it is left alone.
+const REMADE_MAX: u32 = 3;
+
 /// The services with containers whose health check fails and that never were well, where the same is tried again.
 pub(super) fn sick(record: &Record, containers: &[Container]) -> BTreeSet<String> {
-    let Some(proven) = record.proven.as_ref().filter(|_| record.stage != Stage::Settled) else {
+    let is_tried = record.stage != Stage::Settled && record.remade < REMADE_MAX;
+    let Some(proven) = record.proven.as_ref().filter(|_| is_tried) else {
         return BTreeSet::new();
     };
     let is_sick = |container: &&Container| {
@@ -61,6 +73,9 @@ mod tests {
         }
         let exited = Container { status: Status::Exited, ..checked("new", "unhealthy") };
         check(&record(started, ids(&[])), &exited, false);
+        let often = |remade| Record { remade, ..record(started, ids(&[])) };
+        check(&often(REMADE_MAX - 1), &checked("new", "unhealthy"), true);
+        check(&often(REMADE_MAX), &checked("new", "unhealthy"), false);
         // It was well before the update, or before something beside it was mended.
         check(&record(started, ids(&["old"])), &checked("old", "unhealthy"), false);
         check(&record(started, ids(&["old"])), &checked("new", "unhealthy"), true);

@@ -366,7 +366,13 @@ impl ComposeRuntime {
         match &record {
             // What is damaged says nothing about what runs.
             None if is_begun => return Ok(()),
-            None if !is_awaited => return directory.discard().map(drop),
+            None if !is_awaited => {
+                directory.discard()?;
+                if directory.has_gone()? {
+                    self.clear_beside(directory, vec![]);
+                }
+                return Ok(());
+            }
             _ => {}
         }
         // First what takes room: on a full disk nothing can be noted.
@@ -488,11 +494,14 @@ mod tests {
         runtime.look().await.unwrap().into_iter().map(|seen| seen.health).collect()
     }
 
-    /// Until nothing more is to be swept now.
+    /// Until nothing more is to be swept, as far as the runtime itself knows.
     async fn swept(runtime: &ComposeRuntime) {
-        for _ in 0..3 {
-            runtime.sweep(None).await;
-            drop(runtime.clearing.lock().await);
+        runtime.sweep_due.store(true, Ordering::Relaxed);
+        for _ in 0..5 {
+            if runtime.sweep_due.swap(false, Ordering::Relaxed) {
+                runtime.sweep(None).await;
+                drop(runtime.clearing.lock().await);
+            }
         }
     }
 

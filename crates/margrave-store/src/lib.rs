@@ -11,6 +11,7 @@
 //! stand beside it; `tests/` is the contract that both must keep.
 
 mod applied;
+mod archive;
 mod asked;
 mod assignment;
 mod audit;
@@ -51,10 +52,11 @@ mod watch;
 mod writer;
 
 pub use applied::{AppliedRecord, GoneBack};
+pub use archive::{DepartedRecord, TransitionRecord};
 pub use asked::AskedRecord;
 pub use assignment::{
     Apart, AssignmentCount, AssignmentRecord, Behind, HeldAssignment, HeldBack, Scope, Standpoint,
-    TransitionRecord, UnspokenRemoval,
+    UnspokenRemoval,
 };
 pub use audit::{AuditFilter, AuditRecord};
 pub use backup::{CopyError, Restored, check_copy, copy_closed, mark_restored, schema_known};

@@ -193,6 +193,15 @@ pub struct Transition {
     pub error: Option<ErrorDetail>,
 }
 
+/// A device that had a deployment and does not have it any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Departed {
+    pub device: String,
+    /// When that was over: the device said that it is gone, or was retired.
+    pub ended_at: String,
+}
+
 /// How the server stands to the repository that says what is wanted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

@@ -15,10 +15,10 @@ use margrave_http::{Events, Limits, Origin, Request, Response, StatusCode, Trust
 use margrave_identity::pin::Pin;
 use margrave_identity::tls::pinned_client_config;
 use margrave_wire::operator::{
-    AcceptCertificate, AddPackage, Assignment, AuthorityStatus, Context, CreateJoinToken, Deployment, Device,
-    Event, FleetStatus, GitRepository, HoldDevice, JoinToken, MoveDevice, OpenJoinToken, PREFIX, Package,
-    Page, Problem, PutDeployment, PutGit, RetireAuthority, RevertDeployment, Revision, RotateAuthority,
-    Schedule, SetLabels, SignedClient, Transition, Why, WhyKind,
+    AcceptCertificate, AddPackage, Assignment, AuthorityStatus, Context, CreateJoinToken, Departed,
+    Deployment, Device, Event, FleetStatus, GitRepository, HoldDevice, JoinToken, MoveDevice, OpenJoinToken,
+    PREFIX, Package, Page, Problem, PutDeployment, PutGit, RetireAuthority, RevertDeployment, Revision,
+    RotateAuthority, Schedule, SetLabels, SignedClient, Transition, Why, WhyKind,
 };
 use margrave_wire::rollout::Rollout;
 use margrave_wire::schedule::ScheduleBody;
@@ -377,6 +377,11 @@ impl Client {
     pub(crate) async fn transitions(&self, deployment: &str, device: &str) -> Result<Vec<Transition>> {
         let (deployment, device) = (segment(deployment), segment(device));
         self.all(&format!("/deployments/{deployment}/devices/{device}/transitions?limit={PAGE}")).await
+    }
+
+    /// The first of the devices that had a deployment and do not have it any more.
+    pub(crate) async fn departed(&self, deployment: &str, number: usize) -> Result<Page<Departed>> {
+        self.get(&format!("/deployments/{}/departed?limit={number}", segment(deployment))).await
     }
 
     /// What happened after an event, oldest first.

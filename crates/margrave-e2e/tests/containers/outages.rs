@@ -17,6 +17,41 @@ use crate::stage::{Running, tell, wait_for};
 use crate::trouble::Trouble;
 use crate::way::Way;
 
+/// The device is on its own: no server, so no registry either.
+#[test]
+fn promise_2_a_device_that_starts_without_a_server_restores_what_is_missing_and_touches_nothing_else() {
+    let Some(mut plant) = Plant::start() else { return };
+    plant.add_package("hello", "1.0.0", &[("front", WEB), ("back", WEB)]);
+    let mut agent = plant.agent();
+    plant.deploy("hello@1.0.0");
+    plant.wait("hello", "INSTALLED");
+    let gone = plant.container("hello", "front", "web");
+    plant.engine.exec(&gone, "echo kept > /data/file");
+    let (project, untouched) = (plant.project("hello", "front"), plant.run_of("hello", "back", "web"));
+    assert!(agent.terminate().success());
+    plant.stage.server().kill();
+    let trouble = Trouble::begins("started without a server, with a container gone");
+    plant.engine.docker(&["rm", "-f", &gone]);
+    let _agent = plant.agent();
+    let restored = wait_for("it runs again", || {
+        let found = plant.containers(&project, "web").pop()?;
+        (plant.engine.inspect(&found, "{{.State.Health.Status}}") == "healthy").then_some(found)
+    });
+    assert_eq!(plant.engine.exec(&restored, "cat /data/file"), "kept");
+    wait_for("the device says so on the spot", || {
+        let status = plant.agent_status(&plant.device);
+        (status["deployments"][0]["state"] == "INSTALLED").then_some(())
+    });
+
+    // Once the server is back, nothing is done again.
+    let run = plant.engine.inspect(&restored, "{{.Id}} {{.State.StartedAt}}");
+    plant.stage.start_server();
+    plant.wait("hello", "INSTALLED");
+    assert_eq!(plant.engine.inspect(&restored, "{{.Id}} {{.State.StartedAt}}"), run);
+    assert_eq!(plant.run_of("hello", "back", "web"), untouched);
+    trouble.tell(&plant, &plant.device, "hello");
+}
+
 /// A Docker engine that nobody else uses, so that it may be killed.
 struct OwnEngine {
     daemon: Option<Running>,

@@ -32,6 +32,13 @@ fn a_deployment_is_installed_updated_and_removed_and_every_step_is_seen() {
     wait_for("the device has forgotten it", || {
         (stage.agent_status("line-1")["deployments"] == serde_json::json!([])).then_some(())
     });
+    // Whoever asks for it later is told where it was, and what it went through there.
+    let told = stage.margrave(&["deployment", "history", "hello"]);
+    let (table, words) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success() && table.contains("line-1"), "{table}{words}");
+    assert!(words.contains("margrave deployment history hello --device DEVICE"), "{words}");
+    assert_eq!(stage.json(&["deployment", "history", "hello"])["departed"][0]["device"], "line-1");
+    assert_eq!(stage.history("line-1", "hello").last().map(String::as_str), Some("DELETED"));
 }
 
 #[test]

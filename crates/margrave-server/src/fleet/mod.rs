@@ -7,6 +7,7 @@
 //! Start with [`Fleet`]; `intent.rs` is the one way in for what operators want.
 
 mod access;
+mod archive;
 mod asking;
 mod audit;
 mod authority;

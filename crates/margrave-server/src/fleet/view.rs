@@ -38,6 +38,20 @@ const COUNTED_MAX: u32 = 1000;
 /// Asked for as a site: devices that have none. Whoever calls a site so finds it by its label.
 pub const WITHOUT_SITE: &str = ":none";
 
+/// Which page of a list of devices is asked for: behind which one it begins, and how many it has.
+pub(super) fn devices_page(
+    after: Option<&str>,
+    limit: Option<usize>,
+) -> Result<(Option<DeviceRef>, usize), Error> {
+    let limit = limit.unwrap_or(PAGE_DEFAULT);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        let message = format!("is a number from 1 to {PAGE_MAX}, got {limit}");
+        return Err(Error::invalid("/limit", "query", message));
+    }
+    let after = after.filter(|text| !text.is_empty()).map(DeviceRef::parse).transpose();
+    Ok((after.map_err(|error| Error::invalid("/after", "query", error.to_string()))?, limit))
+}
+
 impl Fleet {
     /// The fleet at a glance.
     pub async fn status(&self) -> Result<operator::FleetStatus, Error> {
@@ -333,36 +347,6 @@ impl Fleet {
         }
     }
 
-    /// What a device said about a deployment, oldest first; what says nothing new is left out.
-    pub async fn transitions(
-        &self,
-        deployment: &DeploymentName,
-        device: &DeviceRef,
-    ) -> Result<Vec<operator::Transition>, Error> {
-        let device = &self.live.addressed(device);
-        let records = self.store.transitions(deployment, device).await?;
-        if records.is_empty() && self.store.device(device).await?.is_none() {
-            return Err(Error::not_found(format!("device {device}")));
-        }
-        let mut steps: Vec<operator::Transition> = Vec::new();
-        for record in records {
-            let step = operator::Transition {
-                at: time(record.at),
-                state: record.state.to_string(),
-                manifest_version: record.report.adopted_version,
-                reason: record.report.detail.as_ref().and_then(|detail| detail.reason.clone()),
-                error: record.report.fault.as_ref().map(shown_fault),
-            };
-            let same = |last: &operator::Transition| {
-                operator::Transition { at: last.at.clone(), ..step.clone() } == *last
-            };
-            if !steps.last().is_some_and(same) {
-                steps.push(step);
-            }
-        }
-        Ok(steps)
-    }
-
     pub async fn packages(&self) -> Result<Vec<operator::Package>, Error> {
         let mut users: BTreeMap<(PackageId, PackageVersion), Vec<String>> = BTreeMap::new();
         for record in self.store.deployments().await?.into_iter().filter(|record| !record.removed) {
@@ -528,18 +512,7 @@ impl Fleet {
     ) -> Result<operator::Page<operator::Assignment>, Error> {
         let record = self.store.deployment(name).await?;
         let record = record.ok_or_else(|| Error::not_found(format!("deployment {name}")))?;
-        let limit = limit.unwrap_or(PAGE_DEFAULT);
-        if !(1..=PAGE_MAX).contains(&limit) {
-            let message = format!("is a number from 1 to {PAGE_MAX}, got {limit}");
-            return Err(Error::invalid("/limit", "query", message));
-        }
-        let after = match after.filter(|text| !text.is_empty()) {
-            None => None,
-            Some(text) => Some(
-                DeviceRef::parse(text)
-                    .map_err(|error| Error::invalid("/after", "query", error.to_string()))?,
-            ),
-        };
+        let (after, limit) = devices_page(after, limit)?;
         // One more than asked for tells whether there is another page.
         let more = u32::try_from(limit + 1).unwrap_or(u32::MAX);
         let mut found = self.store.assignments_after(record.deployment.id, state, after, more).await?;

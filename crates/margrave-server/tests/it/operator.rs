@@ -98,6 +98,7 @@ async fn the_document_lists_every_route_and_none_answers_without_a_token() {
             "GET /deployments",
             "GET /deployments/{deployment}",
             "GET /deployments/{deployment}/assignments",
+            "GET /deployments/{deployment}/departed",
             "GET /deployments/{deployment}/devices/{device}/transitions",
             "GET /deployments/{deployment}/revisions",
             "GET /deployments/{deployment}/rollout",

@@ -206,6 +206,37 @@ async fn what_is_no_longer_wanted_goes_through_deleting_to_the_archive() {
 }
 
 #[tokio::test]
+async fn who_had_a_deployment_is_known_until_that_is_forgotten_or_it_comes_back() {
+    let world = World::new();
+    let names = ["line-1", "line-2", "line-3", "line-4"];
+    for name in names {
+        world.join(name).await;
+        world.deploy("hello", name, b"one").await;
+    }
+    let id = |name: &str| AssignmentId::derive(deployment_id("hello"), &device(name));
+    let hello = DeploymentName::parse("hello").unwrap();
+    let departed = async |after: Option<&str>, limit: u32| {
+        let found = world.store.departed(&hello, after.map(device), limit).await.unwrap();
+        found.into_iter().map(|gone| gone.device.to_string()).collect::<Vec<_>>()
+    };
+    assert!(departed(None, 10).await.is_empty());
+    for name in &names[..3] {
+        world.run(name, &[]).await;
+        let gone = report(id(name), 3, Reported::Removed);
+        world.store.record_report(&client(name), gone, NOW).await.unwrap();
+    }
+    // Nothing was ever heard of the last one.
+    world.run("line-4", &[]).await;
+    world.store.archive_unspoken(vec![id("line-4")], NOW).await.unwrap();
+    assert_eq!(departed(None, 2).await, ["line-1", "line-2"]);
+    assert_eq!(departed(Some("line-2"), 2).await, ["line-3", "line-4"]);
+    world.run("line-2", &[("hello", b"two")]).await;
+    assert_eq!(departed(None, 2).await, ["line-1", "line-3"], "one has it again");
+    assert_eq!(world.store.sweep_archived(NOW, 0).await.unwrap(), 3);
+    assert!(departed(None, 10).await.is_empty());
+}
+
+#[tokio::test]
 async fn what_ended_is_forgotten_by_age_and_when_there_is_too_much() {
     let world = World::new();
     world.join("line-1").await;

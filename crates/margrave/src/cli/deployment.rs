@@ -59,7 +59,8 @@ Examples:
   margrave deployment history andon-board
   margrave deployment history andon-board --device press-1
 
-Of a deployment on more than 20 devices only the revisions are shown, unless a device is named.")]
+Of a deployment on more than 20 devices only the revisions are shown, unless a device is named.
+What was removed stays to be seen for 90 days: the first 20 devices that had it are listed.")]
     History {
         /// The deployment
         name: String,

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use margrave_core::access::Role;
-use margrave_wire::operator::{self, AssignmentCounts, PutDeployment, Rollback, Targets};
+use margrave_wire::operator::{self, AssignmentCounts, Page, PutDeployment, Rollback, Targets};
 
 use super::confirm::confirm;
 use super::{answers, deploy, device, settle};
@@ -346,6 +346,8 @@ struct History {
     revisions: Vec<operator::Revision>,
     /// None where they are too many.
     devices: Vec<DeviceHistory>,
+    /// The first of those that had it and do not have it any more, unless one device was named.
+    departed: Vec<operator::Departed>,
 }
 
 /// What one device went through.
@@ -378,8 +380,12 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
         let transitions = client.transitions(name, &device).await?;
         histories.push(DeviceHistory { device, transitions });
     }
+    let departed = match device {
+        Some(_) => Page { items: Vec::new(), next: None },
+        None => client.departed(name, HISTORIES_MAX).await?,
+    };
     if screen.json {
-        screen.object(&History { revisions, devices: histories })?;
+        screen.object(&History { revisions, devices: histories, departed: departed.items })?;
         return Ok(Answer::Done);
     }
     let mut table = Table::new(&[
@@ -406,6 +412,19 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
         screen.words(format_args!(
             "It is on {}; what one of them went through: `margrave deployment history {name} --device DEVICE`.",
             count(total, "device")
+        ));
+    }
+    if !departed.items.is_empty() {
+        screen.data("")?;
+        let mut table = Table::new(&[Column::fixed("DEVICE"), Column::fixed("ENDED")]);
+        for gone in &departed.items {
+            table.row([gone.device.as_str().into(), render::clock(&gone.ended_at).into()]);
+        }
+        screen.table(&table)?;
+        let more = if departed.next.is_some() { ", and more" } else { "" };
+        screen.words(format_args!(
+            "They had it and do not any more{more}; what one of them went through: \
+             `margrave deployment history {name} --device DEVICE`."
         ));
     }
     if histories.iter().all(|history| history.transitions.is_empty()) {

@@ -509,6 +509,10 @@ async fn a_removed_deployment_is_seen_going_and_then_gone() {
     assert!(world.fleet.device(&device("line-1")).await.unwrap().assignments.is_empty());
     let history = world.fleet.transitions(&name("greeter"), &device("line-1")).await.unwrap();
     assert!(history.iter().any(|step| step.state == "DELETED"), "{history:?}");
+    // Who looks for it later is told where it was.
+    let departed = world.fleet.departed(&name("greeter"), None, None).await.unwrap();
+    let found: Vec<&str> = departed.items.iter().map(|gone| &*gone.device).collect();
+    assert_eq!(found, ["line-1"], "two lives, one device");
 }
 
 #[tokio::test]

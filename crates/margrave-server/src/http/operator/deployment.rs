@@ -283,6 +283,21 @@ pub(super) async fn transitions(
     Ok(Json(operator::Page { items: items.into_iter().map(|(_, step)| step).collect(), next }))
 }
 
+/// The devices that had a deployment of this name and do not have it any more, by name, a page at a time. Ask for their
+/// transitions to see what it went through there.
+#[utoipa::path(get, path = "/deployments/{deployment}/departed", tag = "deployments", operation_id = "listDeparted",
+    params(("deployment" = String, Path), list::PageParams),
+    responses((status = 200, body = operator::Page<operator::Departed>), (status = 422, body = operator::Problem)))]
+pub(super) async fn departed(
+    _: Viewer,
+    Shared(api): Shared<Api>,
+    ids: Ids,
+    Params(params): Params<list::PageParams>,
+) -> Result<Json<operator::Page<operator::Departed>>, Problem> {
+    let name = ids.deployment()?;
+    Ok(Json(api.fleet().departed(&name, params.after.as_deref(), params.limit).await?))
+}
+
 /// What became of a write with a condition: it does not hold any more, or something else is in the way.
 async fn overtaken(api: &Api, name: &DeploymentName, condition: Condition, message: String) -> Problem {
     match standing(api, name).await.and_then(|found| condition.check(found)) {

@@ -116,6 +116,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(deployment::revisions))
         .routes(routes!(deployment::revert))
         .routes(routes!(deployment::transitions))
+        .routes(routes!(deployment::departed))
         .routes(routes!(rollout::show))
         .routes(routes!(rollout::pause))
         .routes(routes!(rollout::resume))

@@ -241,6 +241,11 @@ impl Stage {
         self.server.as_mut().expect("the server was started")
     }
 
+    /// Kills the server, and expects of devices that start from now on that none is there.
+    pub(crate) fn lose_server(&mut self) {
+        self.server.take().expect("the server was started").kill();
+    }
+
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(program("margrave"));
         command.env("MARGRAVE_CONTEXT", self.path("server/context.json")).stdin(Stdio::null());

@@ -17,6 +17,7 @@ use super::model::Model;
 use super::program::Compose;
 use super::project::{ProjectDirectory, ProjectLock, ProjectName};
 use super::record::Record;
+use super::trial;
 
 /// How often to look while something starts: at first often, because most things are up within a second.
 pub(super) const LOOK_FIRST: Duration = Duration::from_millis(100);
@@ -56,11 +57,12 @@ impl Prepared {
     }
 }
 
-/// Looks again and again until everything is up and stays so, or something has failed, or time is up.
+/// Looks again and again until everything is up and stays so, or something has failed, or time is up. Who is well meanwhile is taken
+/// down, and not written: mostly all are in the end.
 pub(super) async fn wait_until_up(
     runtime: &ComposeRuntime,
     prepared: &Prepared,
-    record: &Record,
+    record: &mut Record,
     deadline: Instant,
 ) -> Result<Vec<Container>, Failure> {
     let began = Instant::now();
@@ -69,6 +71,7 @@ pub(super) async fn wait_until_up(
     loop {
         let containers = prepared.containers().await?;
         runtime.restarts().note_exits(containers.iter());
+        trial::note_well(record, &containers);
         let late = Instant::now() >= deadline;
         match health::progress(&awaited, &containers) {
             Progress::Failed(failure) => return Err(failure),

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use margrave_core::device::Order;
+use margrave_core::device::{Health, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::DeviceId;
 use margrave_core::report::Failure;
@@ -121,6 +121,13 @@ impl PretendedDevice {
         fs::remove_file(self.path("containers", id)).unwrap();
     }
 
+    /// Looks how it is.
+    pub(super) async fn look(&self) -> Health {
+        let mut seen = self.runtime.look().await.unwrap();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        seen.remove(0).health
+    }
+
     /// Applies the order; also how Compose was told to bring it up meanwhile, each time.
     pub(super) async fn apply(&self) -> (Result<(), Failure>, Vec<String>) {
         let log = self.state.path().join("up.log");
@@ -146,9 +153,10 @@ fn answer(containers: &Path, asked: &str) -> Answer {
     match asked.strip_prefix("GET ").unwrap_or_default() {
         "/_ping" => Answer::Json(json!("OK")),
         asked if asked.starts_with("/containers/json") => {
-            let ids = fs::read_dir(containers).unwrap();
-            let ids = ids.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-            Answer::Json(ids.map(|id| json!({ "Id": id })).collect())
+            let files = fs::read_dir(containers).unwrap().map(|entry| entry.unwrap().path());
+            let here = files.map(|file| serde_json::from_slice::<Value>(&fs::read(file).unwrap()).unwrap());
+            let listed = here.map(|c| json!({"Id": c["Id"], "Labels": c["Config"]["Labels"]}));
+            Answer::Json(listed.collect())
         }
         asked if asked.starts_with("/images/") => Answer::Json(json!({"Id": "sha256:abc"})),
         asked => {

@@ -181,6 +181,12 @@ impl Record {
         kept
     }
 
+    /// It was healthy as a whole: nothing of it is on trial any more.
+    pub(super) fn settle(&mut self) {
+        self.stage = Stage::Settled;
+        (self.proven, self.remade) = (None, 0);
+    }
+
     /// The services that have to come up; those that are done may have no containers any more.
     pub(super) fn awaited(&self) -> BTreeMap<String, Service> {
         let services = self.services.iter().filter(|(name, _)| !self.done.contains(*name));

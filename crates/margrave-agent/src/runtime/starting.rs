@@ -108,14 +108,18 @@ impl ComposeRuntime {
             return Err(Failure::new(FailureCode::Unhealthy, lately.keeps_restarting(container)));
         }
         if order.wait {
-            let containers = wait_until_up(self, &prepared, &record, deadline).await?;
+            let known = record.proven.clone();
+            let waited = wait_until_up(self, &prepared, &mut record, deadline).await;
+            if waited.is_err() && record.proven != known {
+                self.noted(&prepared.directory, prepared.directory.write_record(&record));
+            }
+            let containers = waited?;
             let ended = containers.iter().filter(|c| health::condition(c) == health::Condition::Ended);
             record.completed = ended.map(health::ending).collect();
             record.done = health::done(&record, &containers);
             record.done.extend(finished);
         }
-        record.stage = Stage::Settled;
-        (record.proven, record.remade) = (None, 0);
+        record.settle();
         prepared.write(&record)?;
         let nobody_reads = self.reading.of(prepared.project.as_str()).lock_owned().await;
         let discarded = prepared.directory.discard_archives(&self.archives_kept(&record));
@@ -435,6 +439,41 @@ mod tests {
             let (applied, told) = device.apply().await;
             assert_eq!(applied.unwrap_err().code, FailureCode::Unhealthy);
             assert_eq!(told, ["--remove-orphans"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_got_well_after_its_try_was_over_was_well_once() {
+        let device = one(&running("unhealthy")).await;
+        assert_eq!(device.apply().await.0.unwrap_err().code, FailureCode::Unhealthy);
+        device.put("db1", "db", &running("healthy"));
+        assert_eq!(device.look().await, Health::Healthy);
+        assert_eq!(device.record().stage, Stage::Settled, "it may be gone back to");
+        device.put("db1", "db", &running("unhealthy"));
+        for _ in 0..2 {
+            let (applied, told) = device.apply().await;
+            assert_eq!(applied.unwrap_err().code, FailureCode::Unhealthy);
+            assert_eq!(told, ["--remove-orphans"]);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_well_once_is_left_alone_whatever_never_was_beside_it() {
+        for is_looked_at in [false, true] {
+            let device = PretendedDevice::with(json!({"db": {"image": "a"}, "web": {"image": "a"}})).await;
+            let at_first = if is_looked_at { "unhealthy" } else { "healthy" };
+            device.put_next("db1", "db", &running(at_first));
+            device.put_next("web1", "web", &running("unhealthy"));
+            device.brings_up("mv next/* containers/ || true");
+            assert_eq!(device.apply().await.0.unwrap_err().code, FailureCode::Unhealthy);
+            if is_looked_at {
+                device.put("db1", "db", &running("healthy"));
+                assert!(matches!(device.look().await, Health::Unhealthy(_)));
+            }
+            device.put("db1", "db", &running("unhealthy"));
+            let (applied, told) = device.apply().await;
+            assert_eq!(applied.unwrap_err().code, FailureCode::Unhealthy);
+            assert_eq!(told, ["--no-deps --force-recreate web", "--remove-orphans"], "{is_looked_at}");
         }
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::container::{Container, HealthState, Status};
+use super::health::{self, Condition};
 use super::record::{Record, Stage};
 
 /// How far that is with what is begun now.
@@ -21,9 +22,25 @@ pub(super) struct Trial {
 pub(super) fn proven(before: Option<&Record>, containers: &[Container]) -> Option<BTreeSet<String>> {
     let here = containers.iter().map(|container| container.id.clone()).collect();
     match before {
-        Some(record) if record.stage != Stage::Settled => Some(&here & record.proven.as_ref()?),
+        Some(record) if record.stage != Stage::Settled => {
+            Some(&(&here & record.proven.as_ref()?) | &well(containers))
+        }
         _ => Some(here),
     }
+}
+
+/// Takes down what is well now, whoever looked: a try may be over by then, or may fail for something else. What has no check cannot
+/// fail one.
+pub(super) fn note_well(record: &mut Record, containers: &[Container]) {
+    if let Some(proven) = &mut record.proven {
+        proven.extend(well(containers));
+    }
+}
+
+fn well(containers: &[Container]) -> BTreeSet<String> {
+    let is_well =
+        |container: &&Container| health::condition(container) == Condition::Running { checked: true };
+    containers.iter().filter(is_well).map(|container| container.id.clone()).collect()
 }
 
 /// So often something is made anew because it does not become well. What needs longer for its first start than its check allows, such

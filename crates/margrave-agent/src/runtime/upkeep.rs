@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use margrave_core::device::Observation;
+use margrave_core::device::{Health, Observation};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::report::Failure;
@@ -22,8 +22,9 @@ use super::images::{ImagePolicy, SWEEP_EVERY, Swept};
 use super::model::LABEL_AGENT;
 use super::pins;
 use super::project::ProjectDirectory;
-use super::record::{Ending, Fetched, Record, Stage};
+use super::record::{Fetched, Record, Stage};
 use super::restarts;
+use super::trial;
 
 /// An engine may take minutes to remove a large image from slow flash. A look is for what runs, and who was installed is to be told so.
 pub(super) const SWEEP_TIME_MAX: Duration = Duration::from_secs(5);
@@ -58,7 +59,7 @@ impl ComposeRuntime {
         *self.remarks.lock().unwrap_or_else(PoisonError::into_inner) = remarks;
         for (record, directory) in recorded {
             let containers = by_project.remove(directory.name()).unwrap_or_default();
-            let record = self.explain_endings(&engine, &directory, record, &containers).await?;
+            let record = self.note_seen(&engine, &directory, record, &containers).await?;
             let known = record.stage != Stage::Begun && health::as_recorded(&record, &containers);
             observations.push(Observation {
                 assignment: record.assignment,
@@ -94,17 +95,17 @@ impl ComposeRuntime {
         Ok(observations)
     }
 
-    /// Finds out of containers that ended well whether they did by themselves, and of all whether somebody stopped them, and
-    /// notes it once. What cannot be found out or noted is asked again at the next look: it is one component's, and no reason
-    /// to be blind to the others. An engine that is gone is: then nobody knows how anything is.
-    async fn explain_endings(
+    /// Notes once what is seen: of containers that ended well whether they did by themselves, of all whether somebody stopped them,
+    /// and what got well although the try that it was of is over. What cannot be found out or noted is asked again at the next look:
+    /// it is one component's, and no reason to be blind to the others. An engine that is gone is: then nobody knows how anything is.
+    async fn note_seen(
         &self,
         engine: &Engine,
         directory: &ProjectDirectory,
         record: Record,
         containers: &[Container],
     ) -> Result<Record, EngineError> {
-        let (mut by_themselves, mut stopped) = (Vec::new(), Vec::new());
+        let mut seen = record.clone();
         for container in health::unexplained(&record, containers) {
             let well = health::condition(container) == health::Condition::Ended;
             let ended_by = match engine.why_it_ended(container).await {
@@ -116,48 +117,50 @@ impl ComposeRuntime {
                 }
             };
             match ended_by {
-                EndedBy::Itself if well => by_themselves.push(health::ending(container)),
-                EndedBy::Somebody => stopped.push(health::ending(container)),
-                EndedBy::Itself | EndedBy::Unknown => {}
-            }
+                EndedBy::Itself if well => seen.completed.insert(health::ending(container)),
+                EndedBy::Somebody => seen.stopped.insert(health::ending(container)),
+                EndedBy::Itself | EndedBy::Unknown => false,
+            };
         }
-        let mut explained = record.clone();
-        explained.completed.extend(by_themselves.iter().cloned());
-        let done = health::done(&explained, containers);
-        if by_themselves.is_empty() && stopped.is_empty() && done.is_subset(&record.done) {
+        seen.done.extend(health::done(&seen, containers));
+        trial::note_well(&mut seen, containers);
+        let health = health::health(Some(&seen), containers, &self.lately(), Timestamp::now());
+        let settles = seen.stage == Stage::Started
+            && health == Health::Healthy
+            && health::as_recorded(&seen, containers);
+        if settles {
+            seen.settle();
+        }
+        if seen == record {
             return Ok(record);
         }
-        let add = |mut record: Record| {
-            record.completed.extend(by_themselves);
-            record.stopped.extend(stopped);
-            record.done.extend(done);
-            // Endings of containers that are gone are of no use, nor is that one was stopped which was started since.
-            let is_here =
-                |ending: &Ending| containers.iter().any(|container| container.id == ending.container);
-            record.completed.retain(is_here);
-            record
-                .stopped
-                .retain(|ending| containers.iter().any(|container| *ending == health::ending(container)));
-            record
-        };
+        // Endings of containers that are gone are of no use, nor is that one was stopped which was started since.
+        seen.completed.retain(|ending| containers.iter().any(|container| container.id == ending.container));
+        seen.stopped.retain(|ending| containers.iter().any(|container| *ending == health::ending(container)));
         let lock = match directory.lock(Duration::ZERO).await {
             Ok(Some(lock)) => lock,
             // Somebody is changing it right now: then this look is out of date anyway.
             Ok(None) => return Ok(record),
             Err(error) => {
                 self.noted(directory, Err(error));
-                return Ok(add(record));
+                return Ok(seen);
             }
         };
-        let Some(current) = directory.record() else { return Ok(record) };
-        let current = add(current);
-        self.noted(directory, directory.write_record(&current));
+        if directory.record().as_ref() != Some(&record) {
+            return Ok(record);
+        }
+        let written = directory.write_record(&seen);
         drop(lock);
-        Ok(current)
+        if settles && written.is_ok() {
+            // What was kept in case that it would not come up.
+            self.sweep_due.store(true, Ordering::Relaxed);
+        }
+        self.noted(directory, written);
+        Ok(seen)
     }
 
     /// Says that something could not be noted, and not again before it could.
-    fn noted(&self, directory: &ProjectDirectory, noted: io::Result<()>) {
+    pub(super) fn noted(&self, directory: &ProjectDirectory, noted: io::Result<()>) {
         let project = directory.name();
         let mut unnoted = self.unnoted.lock().unwrap_or_else(PoisonError::into_inner);
         match noted {
@@ -394,7 +397,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    use margrave_core::device::Health;
     use margrave_core::id::DeviceId;
     use margrave_http::StatusCode;
     use margrave_oci::client::{Client, Hosts};

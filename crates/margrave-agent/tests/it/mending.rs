@@ -30,6 +30,7 @@ on_engine! {
     a_lost_directory_costs_no_restart,
     a_program_that_ends_again_and_again_is_not_well_in_between,
     what_never_became_healthy_is_made_anew_by_the_next_try,
+    what_got_well_after_its_try_was_over_is_left_alone_when_it_gets_sick,
     promise_7_volumes_without_a_name_are_there_again_after_going_back,
     files_of_versions_that_failed_do_not_pile_up_and_those_of_a_container_stay,
 }
@@ -337,6 +338,31 @@ volumes: {{data: {{}}}}
             assert_eq!(rig.started_at(&of("web")), web);
         }
         rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    }
+    rig.finish().await;
+}
+
+async fn what_got_well_after_its_try_was_over_is_left_alone_when_it_gets_sick(rig: Rig) {
+    let compose = r#"
+services:
+  web:
+    image: {IMAGE}
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    healthcheck: {test: [CMD, test, -e, /ready], interval: 1s, retries: 1}
+"#;
+    let order = rig.compose("web", compose).await;
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert_eq!(failure.code, FailureCode::Unhealthy, "{failure}");
+    let web = rig.container("web", "web");
+    let made = rig.started_at(&web);
+    rig.exec(&web, "touch /ready");
+    until("it is well by itself", async || rig.health().await == Health::Healthy).await;
+    rig.exec(&web, "rm /ready");
+    until("it is sick", async || matches!(rig.health().await, Health::Unhealthy(_))).await;
+    for runtime in [&rig.runtime, &rig.restarted()] {
+        assert_eq!(runtime.apply(&order).await.unwrap_err().code, FailureCode::Unhealthy);
+        assert_eq!(rig.started_at(&rig.container("web", "web")), made);
     }
     rig.finish().await;
 }

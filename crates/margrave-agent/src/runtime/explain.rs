@@ -15,9 +15,17 @@ use super::engine::{disk_full, sentence};
 use super::health::{self, Condition, Progress};
 use super::record::Service;
 
-/// Why Compose could not start a project: `containers` are those that it made or started in this attempt.
-pub(super) fn up(project: &str, containers: &[Container], code: Option<i32>, errors: &str) -> Failure {
-    let failed = containers.iter().find_map(|container| match health::condition(container) {
+/// Why Compose could not start a project: `new` are the containers that it made or started in this attempt. Of the others it may have
+/// tried some in vain, once more for the same reason; then it says so.
+pub(super) fn up(
+    project: &str,
+    new: &[Container],
+    others: &[Container],
+    code: Option<i32>,
+    errors: &str,
+) -> Failure {
+    let again = others.iter().filter(|other| !other.error.is_empty() && errors.contains(other.error.trim()));
+    let failed = new.iter().chain(again).find_map(|container| match health::condition(container) {
         Condition::Failed(failure) | Condition::Restarting(failure) => Some(failure),
         _ => None,
     });
@@ -182,6 +190,8 @@ fn with_progress<'a>(project: &str, errors: &'a str, word: &str) -> Option<&'a s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::container::Status;
+    use crate::runtime::health::tests::container;
 
     const PROJECT: &str = "mg-1-web";
 
@@ -190,8 +200,28 @@ mod tests {
     }
 
     fn check_up_ended(code: Option<i32>, errors: &str, want: &str) {
-        let failure = up(PROJECT, &[], code, errors);
+        let failure = up(PROJECT, &[], &[], code, errors);
         assert_eq!(format!("{}: {failure}", failure.code), want);
+    }
+
+    #[test]
+    fn why_something_did_not_start_the_last_time_is_told_only_where_compose_says_it_again() {
+        let web = |error: &str| Container { error: error.into(), ..container("web", Status::Exited) };
+        let (old, new) = (web("no such device: /dev/ttyUSB0"), web("no such network"));
+        let check = |now: &[Container], errors: &str, want: &str| {
+            let failure = up(PROJECT, now, std::slice::from_ref(&old), Some(1), errors);
+            assert_eq!(failure.message, want);
+        };
+        let at_db = " Container mg-1-web-db-1  Starting\nError response from daemon: no space for it\n";
+        check(&[], at_db, "Service db could not start: no space for it.");
+        let again = "Error response from daemon: no such device: /dev/ttyUSB0\n";
+        check(&[], again, "Service web could not start: no such device: /dev/ttyUSB0.");
+        check(&[new], again, "Service web could not start: no such network.");
+        check(
+            &[],
+            "",
+            "Compose was ended while it started the component's containers. Is there enough memory?",
+        );
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub(super) async fn first_failure(
         // Compose runs into the same trouble with the engine, and it is told then.
         let Ok(containers) = prepared.containers().await else { continue };
         runtime.restarts().note_exits(containers.iter());
-        for container in new_ones(containers, before) {
+        for container in containers.into_iter().filter(|container| is_new(container, before)) {
             // Compose sees what it cannot start and what does not get healthy by itself.
             if let health::Condition::Failed(failure) = health::condition(&container)
                 && matches!(container.status, Status::Exited | Status::Restarting)
@@ -122,31 +122,46 @@ pub(super) async fn first_failure(
     }
 }
 
-/// Containers that are not as they were before. One that could not start is always among them: it looks
-/// the same after every attempt. One that ran before and has ended is never, nor one that the engine kept bringing back: Compose
-/// stopped it, to replace it, or it goes on failing until it is replaced.
-pub(super) fn new_ones(mut now: Vec<Container>, before: &[Container]) -> Vec<Container> {
-    let had_its_turn = |earlier: &Container, container: &Container| {
+/// Whether a container is not as it was before. One that ran before and has ended is none, nor one that the engine kept bringing back:
+/// Compose stopped it, to replace it, or it goes on failing until it is replaced. Nor is one that could not start for the same reason:
+/// engines keep that until it runs, and nobody knows whether it was tried again. Compose does, and says it in the end.
+pub(super) fn is_new(container: &Container, before: &[Container]) -> bool {
+    let had_its_turn = |earlier: &Container| {
         earlier.id == container.id
             && matches!(earlier.status, Status::Running | Status::Restarting)
             && matches!(container.status, Status::Exited | Status::Restarting)
             && container.error.is_empty()
     };
-    let same = |earlier: &Container, container: &Container| {
-        (&earlier.id, &earlier.started_at) == (&container.id, &container.started_at)
+    let same = |earlier: &Container| {
+        (&earlier.id, &earlier.started_at, &earlier.error)
+            == (&container.id, &container.started_at, &container.error)
             && (earlier.health == container.health || container.status == Status::Exited)
-            && container.error.is_empty()
     };
-    now.retain(|container| {
-        !before.iter().any(|earlier| same(earlier, container) || had_its_turn(earlier, container))
-    });
-    now
+    !before.iter().any(|earlier| same(earlier) || had_its_turn(earlier))
+}
+
+/// What has become of containers in this try, while it goes on: first those that it made or started. What stood still before and is
+/// as it was it has not come to yet, whatever that ended with.
+pub(super) fn so_far(now: Vec<Container>, before: &[Container]) -> Vec<Container> {
+    let (mut containers, mut others): (Vec<_>, Vec<_>) =
+        now.into_iter().partition(|container| is_new(container, before));
+    for container in &mut others {
+        if matches!(container.status, Status::Created | Status::Exited) {
+            container.status = Status::Created;
+            container.error.clear();
+        }
+    }
+    containers.extend(others);
+    containers
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::runtime::container::{HealthState, RestartPolicy};
+    use crate::runtime::explain;
+    use crate::runtime::health::tests::container;
+    use crate::runtime::record::tests::service;
 
     #[test]
     fn what_compose_stops_to_replace_it_has_not_failed() {
@@ -172,8 +187,7 @@ mod tests {
             volumes: Default::default(),
         };
         let check = |now: Container, new: bool| {
-            let found = new_ones(vec![now.clone()], std::slice::from_ref(&old));
-            assert_eq!(found.len() == 1, new, "{now:?}");
+            assert_eq!(is_new(&now, std::slice::from_ref(&old)), new, "{now:?}");
         };
         check(old.clone(), false);
         let stopped =
@@ -183,7 +197,39 @@ mod tests {
         check(Container { started_at: "2".into(), ..stopped.clone() }, false);
         check(Container { started_at: "2".into(), status: Status::Restarting, ..stopped.clone() }, false);
         check(Container { id: "new".into(), ..stopped.clone() }, true);
-        check(Container { error: "port is taken".into(), ..stopped }, true);
+        let failed = |why: &str| Container { error: why.into(), ..stopped.clone() };
+        check(failed("port is taken"), true);
         check(Container { health: health("unhealthy"), ..old.clone() }, true);
+        let again = |now: &Container| is_new(now, &[failed("port is taken")]);
+        assert!(!again(&failed("port is taken")), "nobody knows whether it was tried");
+        assert!(again(&failed("no such device")));
+        assert!(
+            again(&Container { started_at: "2".into(), ..stopped.clone() }),
+            "it could be started this time"
+        );
+    }
+    #[test]
+    fn what_a_try_has_not_come_to_yet_is_not_why_it_takes_too_long() {
+        let of = |service: &str, status| Container {
+            error: if status == Status::Exited { "no such device".into() } else { String::new() },
+            ..container(service, status)
+        };
+        let stuck = of("web", Status::Exited);
+        let health = Some(HealthState { status: "starting".into(), last_output: None });
+        let db = Container { health, ..of("db", Status::Running) };
+        let expected = ["db", "web"].map(|name| (name.to_owned(), service())).into();
+        let said = |now: &[Container], before: &[Container]| {
+            explain::too_long(&expected, &so_far(now.to_vec(), before)).message
+        };
+        let now = [stuck.clone(), db.clone()];
+        assert_eq!(
+            said(&now, std::slice::from_ref(&stuck)),
+            "It took too long: the health check of db has not passed yet."
+        );
+        assert_eq!(said(&now, &[db]), "Service web could not start: no such device.");
+        assert_eq!(
+            said(std::slice::from_ref(&stuck), std::slice::from_ref(&stuck)),
+            "It took too long: service db has no container yet."
+        );
     }
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use margrave_core::device::{Health, Order};
 use margrave_core::digest::Digest;
@@ -12,6 +13,7 @@ use margrave_core::report::Failure;
 use margrave_http::StatusCode;
 use margrave_oci::client::{Client, Hosts};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::components::Components;
 use super::compose::{ComposeRuntime, ComposeSettings};
@@ -115,6 +117,25 @@ impl PretendedDevice {
                 "com.docker.compose.service": service, "com.docker.compose.config-hash": "hash"}},
         });
         fs::write(self.path(directory, id), container.to_string()).unwrap();
+    }
+
+    /// Comes back when a container was looked at so many times since Compose was told something. From then on the script finds `go`.
+    pub(super) async fn looked_at(&self, id: &str, times: usize) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let question = format!("GET /containers/{id}/json");
+        let asked = || self.engine.asked().iter().filter(|asked| **asked == question).count();
+        let up = self.state.path().join("up.log");
+        let mut before = None;
+        loop {
+            if fs::metadata(&up).is_ok_and(|up| up.len() > 0)
+                && asked() >= *before.get_or_insert_with(asked) + times
+            {
+                break;
+            }
+            assert!(Instant::now() < deadline, "nobody looked");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        fs::write(self.state.path().join("go"), "").unwrap();
     }
 
     pub(super) fn take_away(&self, id: &str) {

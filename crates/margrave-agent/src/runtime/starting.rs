@@ -16,7 +16,7 @@ use super::explain;
 use super::health;
 use super::jobs;
 use super::model::{self, Ownership};
-use super::prepared::{Prepared, first_failure, new_ones, wait_until_up};
+use super::prepared::{Prepared, first_failure, is_new, so_far, wait_until_up};
 use super::program::RunError;
 use super::project::{ProjectDirectory, ProjectName};
 use super::record::{Record, Service, Stage};
@@ -290,7 +290,7 @@ impl ComposeRuntime {
         let finished = match result {
             Ok(finished) => finished,
             Err(RunError::TooLong { .. }) => {
-                let containers = prepared.containers().await?;
+                let containers = so_far(prepared.containers().await?, &before);
                 return Err(explain::too_long(&record.awaited(), &containers));
             }
             Err(error) => {
@@ -304,8 +304,8 @@ impl ComposeRuntime {
         // The engine's own facts say more than Compose's words.
         prepared.engine.ping().await?;
         let containers = prepared.containers().await?;
-        let new_ones = new_ones(containers, &before);
-        Err(explain::up(prepared.project.as_str(), &new_ones, finished.code, &finished.errors))
+        let (new, others): (Vec<_>, Vec<_>) = containers.into_iter().partition(|c| is_new(c, &before));
+        Err(explain::up(prepared.project.as_str(), &new, &others, finished.code, &finished.errors))
     }
 }
 
@@ -421,6 +421,23 @@ mod tests {
             !asked.iter().any(|asked| asked.starts_with("DELETE")),
             "its volumes would be lost: {asked:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn why_it_did_not_start_the_last_time_is_no_reason_to_end_the_next_try() {
+        let device = one(&exited(128, "no such device")).await;
+        let failure = device.apply().await.0.unwrap_err();
+        assert!(failure.message.contains("no such device"), "{failure}");
+        // It is there again, and Compose takes its time.
+        device.put_next("db1", "db", &running("healthy"));
+        device.brings_up("until test -e go; do sleep 0.01; done; mv next/* containers/");
+        let mut apply = std::pin::pin!(device.apply());
+        tokio::select! {
+            biased;
+            (applied, _) = &mut apply => panic!("{applied:?}"),
+            () = device.looked_at("db1", 2) => {}
+        }
+        apply.await.0.unwrap();
     }
 
     #[tokio::test]

@@ -31,6 +31,7 @@ on_engine! {
     a_program_that_ends_again_and_again_is_not_well_in_between,
     what_never_became_healthy_is_made_anew_by_the_next_try,
     what_got_well_after_its_try_was_over_is_left_alone_when_it_gets_sick,
+    what_could_not_start_is_started_once_what_it_lacked_is_back,
     promise_7_volumes_without_a_name_are_there_again_after_going_back,
     files_of_versions_that_failed_do_not_pile_up_and_those_of_a_container_stay,
 }
@@ -364,6 +365,41 @@ services:
         assert_eq!(runtime.apply(&order).await.unwrap_err().code, FailureCode::Unhealthy);
         assert_eq!(rig.started_at(&rig.container("web", "web")), made);
     }
+    rig.finish().await;
+}
+
+async fn what_could_not_start_is_started_once_what_it_lacked_is_back(rig: Rig) {
+    // None that a connection could get meanwhile.
+    let mut ports = (20_000..30_000).map(|port| std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+    let port = ports.find(|port| std::net::TcpListener::bind(port).is_ok()).unwrap();
+    let compose = format!(
+        r#"
+services:
+  web:
+    image: "{{IMAGE}}"
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    ports: ["127.0.0.1:{}:80"]
+    depends_on: {{db: {{condition: service_healthy}}}}
+  db:
+    image: "{{IMAGE}}"
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    healthcheck: {{test: [CMD, "true"], interval: 2s}}
+"#,
+        port.port()
+    );
+    let order = rig.applied("pair", &compose).await;
+    let (web, db) = (rig.container("pair", "web"), rig.container("pair", "db"));
+    rig.docker(&["kill", &web]);
+    let taken = std::net::TcpListener::bind(port).unwrap();
+    let failure = rig.runtime.apply(&order).await.unwrap_err();
+    assert!(failure.message.contains(&format!("port {}", port.port())), "{failure}");
+    drop(taken);
+    // What it waits for takes longer to become healthy than the engine says why the last try failed.
+    rig.docker(&["kill", &db]);
+    rig.runtime.apply(&order).await.unwrap();
+    assert_eq!([rig.container("pair", "web"), rig.container("pair", "db")], [web, db]);
     rig.finish().await;
 }
 

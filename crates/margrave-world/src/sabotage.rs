@@ -22,6 +22,8 @@ pub enum Sabotage {
     ReplayRenumbered,
     /// The shell says that reports were sent, and sends none of some.
     DropsReports,
+    /// The shell says of the first report that something newer is installed that it was sent, and does not send it.
+    LosesGoodNews,
     /// Somebody on the way gives an old report a new number.
     LateReportRenumbered,
     /// The ledger comes back from a crash with an assignment in another state.
@@ -82,6 +84,7 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::LedgerForgets,
     Sabotage::ReplayRenumbered,
     Sabotage::DropsReports,
+    Sabotage::LosesGoodNews,
     Sabotage::LateReportRenumbered,
     Sabotage::StateSkips,
     Sabotage::HidesRemoved,
@@ -123,7 +126,7 @@ impl Sabotage {
             | Sabotage::KeepsTheDocumentBack => Check::InstalledIsBacked,
             Sabotage::LedgerForgets => Check::VersionNeverGoesBack,
             Sabotage::ReplayRenumbered | Sabotage::RefusalDeletes => Check::AcceptedWasPublished,
-            Sabotage::DropsReports => Check::LatestReportArrives,
+            Sabotage::DropsReports | Sabotage::LosesGoodNews => Check::LatestReportArrives,
             Sabotage::LateReportRenumbered => Check::PictureIsTheDevices,
             Sabotage::StateSkips => Check::OnlyLegalTransitions,
             Sabotage::HidesRemoved => Check::RunsWhatIsWanted,

@@ -9,7 +9,7 @@ use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ClientId, ComponentName, DeviceId};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
-use margrave_core::report::FailureCode;
+use margrave_core::report::{FailureCode, Report};
 
 use super::waiting::CLOCK_SENSIBLE;
 use crate::disk::Disk;
@@ -75,6 +75,8 @@ pub(crate) struct Memory {
     pub(crate) given_up: BTreeMap<AssignmentId, Digest>,
     /// The document that was last said to be installed.
     pub(crate) installed: BTreeMap<AssignmentId, Digest>,
+    /// What was to be told of as installed, each document once: only kept where a deliberate bug loses it.
+    good_news: BTreeSet<(AssignmentId, Digest)>,
     /// What is wanted, and since when.
     pub(crate) wanted: BTreeMap<AssignmentId, (Option<Digest>, Moment)>,
     /// When something went wrong last that may make honest work fail.
@@ -99,6 +101,13 @@ impl Memory {
         if self.falls.len() >= FALLS {
             self.hurt_until = self.hurt_until.max(self.falls.pop_front().unwrap_or_default());
         }
+    }
+
+    /// Whether this is the first time that a document is told to be installed.
+    pub(crate) fn is_good_news(&mut self, report: &Report) -> bool {
+        let detail = report.detail.as_ref().filter(|detail| detail.state == State::Installed);
+        let document = detail.and_then(|detail| detail.document);
+        document.is_some_and(|document| self.good_news.insert((report.assignment, document)))
     }
 
     /// A process begins, with what is on disk.

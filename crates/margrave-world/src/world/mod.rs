@@ -54,9 +54,10 @@ const REST_WITHIN_SCHEDULED: Duration = Duration::from_secs(16 * 3600);
 const LOOK_CLOSELY_FOR: Duration = Duration::from_secs(1200);
 const LOOK_LATER_EVERY: Duration = Duration::from_secs(300);
 const OBSERVE_LATER_EVERY: Duration = Duration::from_secs(600);
-/// How often devices say where they stand where the server is set back without a word. Elsewhere they do so as seldom as real ones,
-/// so that nothing is told twice which must not be lost once.
+/// How often devices say where they stand where the server is set back without a word. Elsewhere they never do, also who never
+/// did or whose clock jumps over decades, so that nothing is told twice which must not be lost once.
 const RETELL_EVERY: Duration = Duration::from_secs(40 * 60);
+const RETELL_NEVER: Duration = Duration::from_secs(1_000_000 * 365 * 24 * 3600);
 const SWEEP_EVERY: Duration = Duration::from_secs(300);
 const SWEEP_LATER_EVERY: Duration = Duration::from_secs(900);
 
@@ -192,9 +193,7 @@ impl World {
             let mut machine = Machine::new(at, scratch.path(), plan.patient[at])?;
             machine.own.is_dated = plan.dated[at];
             machine.settings.overrides.schedule = sabotage == Some(Sabotage::ChangesAnyway);
-            if plan.goes_back_unsaid() {
-                machine.settings.retell_every = RETELL_EVERY;
-            }
+            machine.settings.retell_every = if plan.goes_back_unsaid() { RETELL_EVERY } else { RETELL_NEVER };
             machines.push(machine);
         }
         Ok(World {

@@ -203,6 +203,7 @@ impl World {
                 let sequence = report.detail.as_ref().map_or(0, |detail| detail.sequence);
                 let drops = match self.sabotage {
                     Some(Sabotage::DropsReports) => self.dice.hit(0.3),
+                    Some(Sabotage::LosesGoodNews) => self.machines[at].memory.is_good_news(&report),
                     Some(Sabotage::DropsDeaths) => report.state == Reported::Removed,
                     _ => false,
                 };

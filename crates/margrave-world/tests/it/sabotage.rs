@@ -1,6 +1,6 @@
 //! Every deliberate bug is caught, by the check that is there for it.
 
-use margrave_world::{CHECKS, SABOTAGES, Sabotage, live};
+use margrave_world::{CHECKS, SABOTAGES, Sabotage, live, run};
 
 /// Each bug needs something to happen that shows it; most do within a few seeds.
 const SEEDS_MAX: u64 = 150;
@@ -39,6 +39,17 @@ fn every_check_has_its_bug() {
     }
 }
 
+/// What is said again every day would hide in most worlds that it was lost once.
+#[test]
+fn a_report_that_is_lost_once_is_missed_in_most_worlds() {
+    const SEEDS: u64 = 24;
+    let summary = run(0..SEEDS, Some(Sabotage::LosesGoodNews), 2, None, usize::MAX, &|_, _| ()).unwrap();
+    let violations = summary.failed.iter().filter_map(|outcome| outcome.violation.as_ref());
+    let missed =
+        violations.filter(|violation| violation.check == Sabotage::LosesGoodNews.caught_by()).count();
+    assert!(missed as u64 * 2 > SEEDS, "{missed} of {SEEDS}");
+}
+
 caught! {
     acting_before_writing_is_caught ActsBeforeWriting,
     running_what_is_unverified_is_caught RunsUnverified,
@@ -49,6 +60,7 @@ caught! {
     a_ledger_that_forgets_is_caught LedgerForgets,
     a_replay_under_a_new_number_is_caught ReplayRenumbered,
     dropping_reports_is_caught DropsReports,
+    losing_good_news_once_is_caught LosesGoodNews,
     a_late_report_under_a_new_number_is_caught LateReportRenumbered,
     a_state_that_skips_is_caught StateSkips,
     hiding_what_was_to_be_removed_is_caught HidesRemoved,

@@ -7,6 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::engine::{Engine, on_path, run, said, skip};
 use crate::plant::{Plant, WEB};
 use crate::stage::{Running, program, wait_for};
@@ -220,7 +222,16 @@ fn under_systemd_it_works_with_everything_that_the_unit_forbids_and_comes_back_f
         machine.journal()
     );
     assert_eq!(plant.run_of("hello", "main", "web"), before);
+    // The next one is told more, without another unit.
+    let options = r#"MARGRAVE_AGENT_OPTIONS="--poll 2s --any-time""#;
+    let write = format!("mkdir -p /etc/default && echo '{options}' >/etc/default/margrave-agent");
+    machine.inside(&["sh", "-c", &write]).expect("the machine's own files are writable");
     machine.systemctl("start");
+    wait_for("the server shows what the service's agent was told", || {
+        let shown = plant.json(&["device", "show", &plant.device]);
+        let own = shown.pointer("/capabilities/x-margrave-extensions/overrides")?;
+        (*own == json!(["polls every 2s", "talks and changes at any time"])).then_some(())
+    });
     plant.update("second", "changed");
     wait_for("the update is there", || {
         let web = plant.containers(&plant.project("second", "main"), "web").pop()?;

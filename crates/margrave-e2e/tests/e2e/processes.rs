@@ -238,15 +238,22 @@ fn the_service_starts_the_agent_with_arguments_that_it_has() {
     let unit = include_str!("../../../../packaging/systemd/margrave-agent.service");
     let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
     let arguments: Vec<&str> = start.split_whitespace().skip(1).collect();
-    let output = Command::new(program("margrave-agent")).args(&arguments).arg("--help").output();
-    let output = output.expect("our own program starts");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(
-        unit.contains(&format!(
-            "StateDirectory={}",
-            arguments.last().unwrap().trim_start_matches("/var/lib/")
-        ))
-    );
+    let [.., data, "$MARGRAVE_AGENT_OPTIONS"] = arguments[..] else { panic!("{start}") };
+    assert!(unit.contains(&format!("StateDirectory={}", data.trim_start_matches("/var/lib/"))));
+    // As the documentation writes them.
+    let documentation = include_str!("../../../../docs/devices.md");
+    let given = documentation.lines().find_map(|line| line.strip_prefix("MARGRAVE_AGENT_OPTIONS="));
+    let given = given.expect("it shows how to give options").trim_matches('"');
+    assert!(unit.lines().any(|line| line == "EnvironmentFile=-/etc/default/margrave-agent"), "{unit}");
+    for options in ["", given] {
+        let words = arguments.iter().flat_map(|word| match *word {
+            "$MARGRAVE_AGENT_OPTIONS" => options.split_whitespace().collect(),
+            word => vec![word],
+        });
+        let output = Command::new(program("margrave-agent")).args(words).arg("--help").output();
+        let output = output.expect("our own program starts");
+        assert!(output.status.success(), "{options}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 #[test]

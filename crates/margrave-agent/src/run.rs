@@ -262,6 +262,7 @@ pub async fn run(config: AgentConfig, mut shutdown: watch::Receiver<bool>) -> Re
     doing.shutdown().await;
     background.shutdown().await;
     agent.commit()?;
+    agent.stop();
     if is_stranded { Err(RunError::Stranded) } else { Ok(()) }
 }
 
@@ -560,6 +561,15 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Whoever asks before the server is heard again is to read when it was heard last. That is all that is not written down yet,
+    /// and no reason to end badly.
+    fn stop(&mut self) {
+        self.absorb(Event::Stopping);
+        if let Err(error) = self.commit() {
+            tracing::warn!(%error, "when the server was last heard could not be written down");
+        }
     }
 
     fn publish_status(&self, live: &std::sync::Mutex<Live>, upstream: &Upstream, way: &Way) {

@@ -167,6 +167,8 @@ pub enum Event {
     },
     /// Something happened to a container: look soon, not at the next regular time.
     Stirred,
+    /// The process ends in good order, and what it knows is written down once more.
+    Stopping,
     /// Somebody at the device holds changes back ([`Device::hold`](super::Device::hold) said so).
     Held(Hold),
     /// This holder lets them go on, or everybody does.

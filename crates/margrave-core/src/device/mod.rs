@@ -12,6 +12,7 @@ mod asked;
 mod assignment;
 mod beneath;
 mod blind;
+mod contact;
 mod download;
 mod failing;
 mod health;
@@ -161,7 +162,7 @@ pub struct Device {
     /// When to talk and to change, as the server said last.
     #[serde(default, deserialize_with = "understood", skip_serializing_if = "Schedule::is_usual")]
     schedule: Schedule,
-    /// When the server was heard for the last time before an outage, or before the last thing it wanted.
+    /// When the server was heard for the last time, as far as that was written down (`contact.rs`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last_heard: Option<Moment>,
     /// When it last said where everything stands although nothing happened; written down with what was said then.
@@ -271,6 +272,7 @@ impl Device {
             Event::Held(hold) => self.held(hold),
             Event::Released(holder) => self.released(holder),
             Event::Stirred => self.stirred(now),
+            Event::Stopping => self.keep_contact(),
             Event::Observed(result) => self.observed(settings, now, roll, result),
             Event::Prefetched { assignment, component, fingerprint, result } => {
                 self.prefetched(settings, now, roll, assignment, component, fingerprint, result)

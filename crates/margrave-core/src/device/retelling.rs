@@ -82,7 +82,10 @@ impl Device {
         };
         let bearable = WRITTEN_AT_ONCE.checked_div(all.len()).unwrap_or_default();
         let count = all.len().min(bearable.clamp(1, TOLD_AT_ONCE));
-        self.retold_at = (count > 0).then_some(now).or(self.retold_at);
+        if count > 0 {
+            self.retold_at = Some(now);
+            self.keep_contact();
+        }
         for id in all.iter().cycle().skip(first).take(count).copied() {
             self.upstream.retold = Some(id);
             match self.assignments.contains_key(&id) {

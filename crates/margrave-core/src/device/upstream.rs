@@ -65,8 +65,8 @@ pub(super) struct Upstream {
 
     /// The server asked for it.
     quiet: Quiet,
-    trouble: Option<String>,
-    last_contact: Option<Moment>,
+    pub(super) trouble: Option<String>,
+    pub(super) last_contact: Option<Moment>,
     /// When the server answered a poll last, by saying that nothing is newer than what is here or by bringing that.
     newest_at: Option<Moment>,
     /// The same of the answer that brought what is staged.
@@ -306,7 +306,8 @@ impl Device {
         let told = self.upstream.telling.take();
         match result {
             Ok(digest) => {
-                self.heard(now);
+                self.heard(settings, now);
+                self.keep_contact();
                 self.capabilities_known = Some(digest);
                 self.upstream.tell.succeeded(now, TELL_EVERY);
             }
@@ -338,7 +339,7 @@ impl Device {
                 return self.failed(|up| &mut up.ask, settings, now, roll, trouble);
             }
         };
-        self.heard(now);
+        self.heard(settings, now);
         self.upstream.refused.values_mut().for_each(|refused| refused.was_heard = true);
         let lasted = self.upstream.asked.take().map(|(began, wait)| (now.since(began), wait));
         let first = !std::mem::replace(&mut self.upstream.heard, true);
@@ -479,7 +480,7 @@ impl Device {
         self.upstream.singly_in_vain = result.is_err() && self.upstream.fetching_singly;
         match result {
             Ok(delivery) => {
-                self.heard(now);
+                self.heard(settings, now);
                 let (documents, readings): (Vec<Document>, Vec<_>) = delivery
                     .into_iter()
                     .map(|(document, reading)| (document.clone(), (document.digest(), reading)))
@@ -524,18 +525,21 @@ impl Device {
         self.upstream.sending = false;
         match result {
             Ok(()) => {
-                self.heard(now);
+                self.heard(settings, now);
                 self.done_with(sequence, now);
                 self.upstream.refused.values_mut().for_each(|refused| refused.was_told = true);
             }
             Err(trouble) if trouble.permanent => {
                 let of = self.outbox.assignment_of(sequence);
+                // That it does not know what is not here either is an answer.
+                let is_answer = of.is_some_and(|id| !self.assignments.contains_key(&id));
+                if is_answer {
+                    self.heard(settings, now);
+                }
                 // The server will never take this one; the next may still be news.
                 self.done_with(sequence, now);
-                match of.is_some_and(|id| !self.assignments.contains_key(&id)) {
-                    // That it does not know what is not here either is an answer.
-                    true => self.heard(now),
-                    false => self.troubled(now, roll, trouble),
+                if !is_answer {
+                    self.troubled(now, roll, trouble);
                 }
             }
             Err(trouble) => {
@@ -550,6 +554,7 @@ impl Device {
     /// The server has this report, or will never take it.
     fn done_with(&mut self, sequence: u64, now: Moment) {
         self.outbox.settle(sequence);
+        self.keep_contact();
         self.upstream.refused.remove(&sequence);
         self.upstream.send.succeeded(now, Duration::ZERO);
     }
@@ -589,13 +594,8 @@ impl Device {
         self.sent(settings, now, roll, sequence, Err(trouble));
     }
 
-    fn heard(&mut self, now: Moment) {
-        self.upstream.last_contact = Some(now);
-        self.upstream.trouble = None;
-    }
-
     fn troubled(&mut self, now: Moment, roll: f64, trouble: Trouble) {
-        self.last_heard = self.upstream.last_contact.or(self.last_heard);
+        self.keep_contact();
         if let Some(asked) = trouble.retry_after {
             // Two exchanges may be under way, and the one does not know what the other was asked for.
             let quiet = Quiet::asked(now, asked, roll).or_longer(self.quiet(now), now);
@@ -611,11 +611,6 @@ impl Device {
     /// Up to when whatever this device lives by was all that the server had to say.
     pub(super) fn newest_at(&self) -> Option<Moment> {
         self.upstream.newest_at
-    }
-
-    /// When the server was last heard, and what went wrong since.
-    pub fn contact(&self) -> (Option<Moment>, Option<&str>) {
-        (self.upstream.last_contact.or(self.last_heard), self.upstream.trouble.as_deref())
     }
 
     /// Documents of the accepted manifest that the disk no longer has: fetched again by their digest.
@@ -707,7 +702,7 @@ impl Device {
         self.schedule = verified.manifest().schedule().clone();
         self.take_up(settings, verified.manifest().asked(), now);
         self.upstream.newest_at = self.upstream.brought_at;
-        self.last_heard = Some(now);
+        self.keep_contact();
         let next = self.paced(now);
         self.upstream.ask.succeeded(now, next.since(now));
         if moved {

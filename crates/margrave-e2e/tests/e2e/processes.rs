@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::stage::{PRETENDED, Running, Stage, program, wait_for};
 
 #[test]
@@ -169,11 +171,15 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
     let mut stage = Stage::start();
     stage.join("line-1");
     stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
-    let mut agent = stage.simulated("line-1", "10ms");
+    // Times are told to the second: what is wanted comes to be known well before it is installed.
+    let mut agent = stage.simulated("line-1", "2s");
     stage.json(&["deploy", "hello", "--to", "line-1"]);
     stage.wait_state("line-1", "hello", "INSTALLED");
-    stage.server().kill();
+    wait_for("it knows that the server knows", || {
+        (stage.agent_status("line-1")["reportsWaiting"] == 0).then_some(())
+    });
     agent.kill();
+    drop(stage.server.take());
     let output = Command::new(program("margrave-agent"))
         .args(["status", "--data"])
         .arg(stage.path("line-1"))
@@ -182,6 +188,29 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("INSTALLED") && said.contains("hello") && said.contains("not running"), "{said}");
+    let text = |status: &Value, key: &str| status[key].as_str().expect(key).to_owned();
+    let status = stage.agent_status("line-1");
+    let contact = text(&status, "lastContact");
+    assert!(contact >= text(&status["deployments"][0], "since"), "it told of it: {status}");
+    assert!(said.contains(&format!("last contact  {contact}")), "{said}");
+
+    // Started again without a network it has nothing newer to tell, and nothing older.
+    let mut agent = stage.simulated("line-1", "2s");
+    let status = wait_for("it asks in vain", || {
+        Some(stage.agent_status("line-1")).filter(|status| status["trouble"].is_string())
+    });
+    assert_eq!(text(&status, "lastContact"), contact);
+    assert!(agent.terminate().success());
+    assert_eq!(text(&stage.agent_status("line-1"), "lastContact"), contact);
+
+    // It only asks, and is stopped in good order.
+    stage.start_server();
+    let mut agent = stage.simulated("line-1", "2s");
+    let heard = wait_for("the server is heard", || {
+        Some(text(&stage.agent_status("line-1"), "lastContact")).filter(|heard| *heard > contact)
+    });
+    assert!(agent.terminate().success());
+    assert!(text(&stage.agent_status("line-1"), "lastContact") >= heard);
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod asked;
 mod asking;
 mod beneath;
 mod blind;
+mod contact;
 mod counting;
 mod crowds;
 mod dice;

@@ -23,7 +23,7 @@ use crate::runtime::compose::{ComposeRuntime, ComposeSettings, ImageRegistry};
 use crate::runtime::engine::Places;
 use crate::runtime::own_registry::OwnRegistry;
 use crate::runtime::simulated::{SimulatedRuntime, Simulation};
-use crate::runtime::{ImagePolicy, Runtime, Telemetry};
+use crate::runtime::{Runtime, Telemetry};
 use crate::supervisor::Supervisor;
 
 /// The version that a device reports and `--version` prints.
@@ -39,8 +39,6 @@ pub enum RuntimeChoice {
         label: Option<DeviceId>,
         /// The collector that applications are told of, if the device has one.
         telemetry: Option<Telemetry>,
-        /// What becomes of images that no deployment needs any more.
-        images: ImagePolicy,
     },
     Simulated(Simulation),
 }
@@ -56,6 +54,8 @@ pub struct Launch {
     pub poll_wait: Option<Duration>,
     /// Talk and change at any time, whatever schedule the server set.
     pub any_time: bool,
+    /// Whether images go that no deployment needs any more; `None` leaves it to the server.
+    pub removes_images: Option<bool>,
     /// Refuse a trust bundle with a lower number than the one in use (ID-145).
     pub refuse_older_bundle: bool,
 }
@@ -87,6 +87,7 @@ impl Launch {
             poll_every: None,
             poll_wait: None,
             any_time: false,
+            removes_images: None,
             refuse_older_bundle: false,
         }
     }
@@ -94,23 +95,27 @@ impl Launch {
     /// Everything [`crate::run`] needs. Nothing is started, and no engine has to answer yet: a device that
     /// boots faster than its engine finds it later.
     pub async fn prepare(self) -> Result<AgentConfig, LaunchError> {
-        let Launch { data, runtime, capabilities, poll_every, poll_wait, any_time, refuse_older_bundle } =
-            self;
+        let Launch {
+            data,
+            runtime,
+            capabilities,
+            poll_every,
+            poll_wait,
+            any_time,
+            removes_images,
+            refuse_older_bundle,
+        } = self;
         let identity = Identity::load(&data)?;
         identity.show_authority(&data)?;
         let access = Access::open(&identity)?;
         let device = identity.device_id.clone();
         let simulated = matches!(runtime, RuntimeChoice::Simulated(_));
-        let images = match runtime {
-            RuntimeChoice::Compose { images, .. } => images,
-            RuntimeChoice::Simulated(_) => ImagePolicy::Keep,
-        };
         let runtime: Arc<dyn Runtime> = match runtime {
             RuntimeChoice::Simulated(simulation) => {
                 let opened = SimulatedRuntime::open(simulation, data.join("simulated.json"));
                 Arc::new(opened.map_err(LaunchError::Simulation)?)
             }
-            RuntimeChoice::Compose { engine, label, telemetry, images } => {
+            RuntimeChoice::Compose { engine, label, telemetry } => {
                 let places = Places {
                     named: engine.or(Places::from_environment().named),
                     ..Places::from_environment()
@@ -121,7 +126,6 @@ impl Launch {
                     places,
                     telemetry,
                     registry: None,
-                    images,
                 };
                 Arc::new(compose_runtime(&mut settings, &identity, &access).await?)
             }
@@ -141,7 +145,7 @@ impl Launch {
             otel_collector: true,
             simulated,
             agent_version: VERSION.to_owned(),
-            overrides: own_words(poll_every, poll_wait, any_time, images),
+            overrides: own_words(poll_every, poll_wait, any_time, removes_images),
         };
         let able = machine.capabilities(&device, &offer(vec![ProfileKind::Compose]), &overrides)?;
         let (capabilities, capabilities_later) = if hosts {
@@ -159,6 +163,7 @@ impl Launch {
             poll: poll_every.is_some(),
             wait: poll_wait.is_some(),
             schedule: any_time,
+            removes_images,
         };
         Ok(AgentConfig {
             data,
@@ -180,7 +185,7 @@ fn own_words(
     poll_every: Option<Duration>,
     poll_wait: Option<Duration>,
     any_time: bool,
-    images: ImagePolicy,
+    removes_images: Option<bool>,
 ) -> Vec<String> {
     let mut words = vec![];
     words.extend(poll_every.map(|every| format!("polls every {}s", every.as_secs_f64())));
@@ -189,8 +194,10 @@ fn own_words(
         false => format!("polls are held open for {}s", wait.as_secs_f64()),
     }));
     words.extend(any_time.then(|| "talks and changes at any time".to_owned()));
-    let removes = images == ImagePolicy::Remove;
-    words.extend(removes.then(|| "removes images that no deployment needs any more".to_owned()));
+    words.extend(removes_images.map(|removes| match removes {
+        true => "removes images that no deployment needs any more".to_owned(),
+        false => "keeps images".to_owned(),
+    }));
     words
 }
 

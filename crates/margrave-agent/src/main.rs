@@ -13,9 +13,9 @@ use margrave_agent::identity::{
     Enrollment, GitSource, Identity, IdentityError, Installation, Onboarding, Place, WebTrust,
 };
 use margrave_agent::launch::{Launch, RuntimeChoice, VERSION};
+use margrave_agent::runtime::Telemetry;
 use margrave_agent::runtime::engine;
 use margrave_agent::runtime::simulated::Simulation;
-use margrave_agent::runtime::{ImagePolicy, Telemetry};
 use margrave_agent::supervisor::Supervisor;
 use margrave_agent::{clock, identity, status};
 use margrave_core::id::{ClientId, DeviceId};
@@ -253,27 +253,19 @@ struct Run {
     /// OTLP over HTTP address of the device's OpenTelemetry collector, as containers reach it; told to every container.
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// What becomes of images that this agent pulled and no deployment needs any more; others' images are never touched.
-    #[arg(long, value_enum, value_name = "POLICY", default_value = "keep")]
-    images: ImagesName,
+    /// What becomes of images that this agent pulled and no deployment needs any more, whatever schedule the server set; others'
+    /// images are never touched.
+    #[arg(long, value_enum, value_name = "POLICY")]
+    images: Option<Images>,
     /// For `--runtime simulated`: a JSON file with latencies and failures (docs/devices.md).
     #[arg(long, value_name = "FILE")]
     simulation: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum ImagesName {
+enum Images {
     Keep,
     Remove,
-}
-
-impl From<ImagesName> for ImagePolicy {
-    fn from(name: ImagesName) -> ImagePolicy {
-        match name {
-            ImagesName::Keep => ImagePolicy::Keep,
-            ImagesName::Remove => ImagePolicy::Remove,
-        }
-    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -496,7 +488,7 @@ impl Run {
                     grpc_endpoint: None,
                     protocol: None,
                 });
-                RuntimeChoice::Compose { engine, label: None, telemetry, images: images.into() }
+                RuntimeChoice::Compose { engine, label: None, telemetry }
             }
             RuntimeName::Simulated => RuntimeChoice::Simulated(match simulation {
                 Some(path) => {
@@ -515,6 +507,7 @@ impl Run {
             poll_every: poll.map(|p| p.0),
             poll_wait: wait.map(|w| w.0),
             any_time,
+            removes_images: images.map(|images| matches!(images, Images::Remove)),
             refuse_older_bundle,
         })
     }

@@ -461,6 +461,7 @@ impl Agent {
         let could_look = self.device.runtime_trouble().is_none();
         let refused = self.device.hold_refused().map(str::to_owned);
         self.device.absorb(&self.settings, clock::now(), clock::roll(), event);
+        self.runtime.let_images_go(self.device.removes_images(&self.settings));
         for (id, assignment) in self.device.assignments() {
             if before.get(id) != Some(&assignment.state) {
                 let reason = assignment.failure.as_ref().map(|failure| failure.message.as_str());

@@ -55,7 +55,6 @@ mod tests {
     use margrave_oci::client::{Client, Hosts};
 
     use super::*;
-    use crate::runtime::ImagePolicy;
     use crate::runtime::components::Components;
     use crate::runtime::compose::{ComposeRuntime, ComposeSettings};
     use crate::runtime::engine::Places;
@@ -87,7 +86,6 @@ mod tests {
             places: Places { named: None, sockets: vec![socket.to_owned()] },
             telemetry: None,
             registry: None,
-            images: ImagePolicy::default(),
         };
         ComposeRuntime::new(settings, Components::new(Client::new(Hosts::new()), data).unwrap()).unwrap()
     }

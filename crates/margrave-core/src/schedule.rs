@@ -40,6 +40,9 @@ pub struct Schedule {
     /// What others did to what runs is told, and not undone.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaves_drift: bool,
+    /// Images that the device pulled itself go once no deployment needs them any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub removes_images: bool,
     /// The longest that somebody at the device may hold changes back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_max: Option<Duration>,
@@ -185,6 +188,7 @@ impl Schedule {
         windows: None,
         saver: false,
         leaves_drift: false,
+        removes_images: false,
         hold_max: None,
     };
 
@@ -225,7 +229,8 @@ impl Schedule {
             Ok(schedule) => schedule,
             Err(InvalidSchedule::Silent) => Schedule { hours: vec![], downtime: vec![], ..self },
             Err(_) => {
-                Schedule { windows: self.windows, leaves_drift: self.leaves_drift, ..Schedule::default() }
+                let Schedule { windows, leaves_drift, removes_images, .. } = self;
+                Schedule { windows, leaves_drift, removes_images, ..Schedule::default() }
             }
         }
     }

@@ -40,6 +40,9 @@ pub struct ScheduleBody {
     /// `repair`, the usual: what others did to what runs is undone. Or `report`: it is only told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<String>,
+    /// `keep`, the usual: images that no deployment needs any more stay. Or `remove`: those that the device pulled itself go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<String>,
     /// The longest that somebody at the device may hold changes back; 0 forbids it, a day is usual.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 2678400)]
@@ -64,15 +67,18 @@ impl ScheduleBody {
             every: Duration::from_secs(seconds),
             wait: self.poll_wait.unwrap_or_default(),
         });
-        let leaves_drift = match self.drift.as_deref() {
+        let mut either = |name: &str, said: &Option<String>, usual: &str, other: &str| match said.as_deref() {
             None => None,
-            Some(REPAIR) => Some(false),
-            Some(REPORT) => Some(true),
+            Some(word) if word == usual => Some(false),
+            Some(word) if word == other => Some(true),
             Some(_) => {
-                broken.push(Violation::new("/drift", RULE, "write `repair` or `report`"));
+                let words = format!("write `{usual}` or `{other}`");
+                broken.push(Violation::new(format!("/{name}"), RULE, words));
                 None
             }
         };
+        let leaves_drift = either("drift", &self.drift, REPAIR, REPORT);
+        let removes_images = either("images", &self.images, KEEP, REMOVE);
         let hold_max = self.hold_max_seconds.map(Duration::from_secs);
         // Each of these is right or wrong whatever else is chosen.
         let alone = [
@@ -87,8 +93,8 @@ impl ScheduleBody {
         }
         let readable = broken.is_empty();
         broken.extend(bounds);
-        let choice =
-            Choice { poll, hours, downtime, windows, saver: self.data_saver, leaves_drift, hold_max };
+        let saver = self.data_saver;
+        let choice = Choice { poll, hours, downtime, windows, saver, leaves_drift, removes_images, hold_max };
         // How times go together can only be said where all of them could be read.
         let together = Choice { poll: None, hold_max: None, ..choice.clone() };
         if readable && let Err(invalid) = together.checked() {
@@ -122,6 +128,10 @@ impl ScheduleBody {
             REPORT => "tells of drift and leaves it".to_owned(),
             _ => "repairs drift".to_owned(),
         }));
+        words.extend(self.images.as_ref().map(|images| match images.as_str() {
+            REMOVE => "removes images that no deployment needs any more".to_owned(),
+            _ => "keeps images".to_owned(),
+        }));
         words.extend(self.hold_max_seconds.map(|seconds| match seconds {
             0 => "changes may not be held back".to_owned(),
             seconds => format!("changes may be held back for {}", spoken(seconds)),
@@ -141,6 +151,9 @@ fn spoken(seconds: u64) -> String {
 /// What is done about drift.
 const REPAIR: &str = "repair";
 const REPORT: &str = "report";
+/// What becomes of images.
+const KEEP: &str = "keep";
+const REMOVE: &str = "remove";
 
 /// The standard wants all of it to be settable, and says nothing of how.
 const RULE: &str = "MI-G2-210";
@@ -188,6 +201,7 @@ impl From<&Choice> for ScheduleBody {
             windows: texts(choice.windows.as_ref()),
             data_saver: choice.saver,
             drift: choice.leaves_drift.map(|leaves| if leaves { REPORT } else { REPAIR }.to_owned()),
+            images: choice.removes_images.map(|removes| if removes { REMOVE } else { KEEP }.to_owned()),
             hold_max_seconds: choice.hold_max.map(|max| max.as_secs()),
         }
     }
@@ -196,7 +210,8 @@ impl From<&Choice> for ScheduleBody {
 /// What a device follows.
 impl From<&Schedule> for ScheduleBody {
     fn from(schedule: &Schedule) -> Self {
-        let Schedule { poll, hours, downtime, windows, saver, leaves_drift, hold_max } = schedule.clone();
+        let Schedule { poll, hours, downtime, windows, saver, leaves_drift, removes_images, hold_max } =
+            schedule.clone();
         ScheduleBody::from(&Choice {
             poll,
             hours: (!hours.is_empty()).then_some(hours),
@@ -204,6 +219,7 @@ impl From<&Schedule> for ScheduleBody {
             windows,
             saver: saver.then_some(true),
             leaves_drift: leaves_drift.then_some(true),
+            removes_images: removes_images.then_some(true),
             hold_max,
         })
     }
@@ -223,6 +239,9 @@ pub(crate) fn understood<T: std::str::FromStr>(at: &At<'_>, key: &str) -> Option
 /// windows: where none of them is understood, no time is the right one.
 pub(crate) fn read(at: &At<'_>) -> Schedule {
     let flag = |key: &str| at.field(key).is_some_and(|at| at.node.content == Content::Boolean(true));
+    let says = |key: &str, word: &str| {
+        at.field(key).is_some_and(|at| at.node.content == Content::Text(word.to_owned()))
+    };
     let seconds = |key: &str| at.field(key).and_then(|at| at.unsigned()).map(Duration::from_secs);
     let schedule = Schedule {
         poll: seconds("pollEverySeconds").map(|every| Poll { every, wait: flag("pollWait") }),
@@ -230,7 +249,8 @@ pub(crate) fn read(at: &At<'_>) -> Schedule {
         downtime: understood(at, "downtime").unwrap_or_default(),
         windows: understood(at, "windows"),
         saver: flag("dataSaver"),
-        leaves_drift: at.field("drift").is_some_and(|at| at.node.content == Content::Text(REPORT.to_owned())),
+        leaves_drift: says("drift", REPORT),
+        removes_images: says("images", REMOVE),
         hold_max: seconds("holdMaxSeconds"),
     };
     schedule.livable()
@@ -259,7 +279,8 @@ mod tests {
         let body = body(json!({
             "pollEverySeconds": 300, "pollWait": true, "hours": ["mon-fri 06:00-22:00 Europe/Berlin"],
             "downtime": ["2026-12-24T12:00:00Z/2026-12-27T06:00:00Z", "sat 20:00-22:00 UTC"],
-            "windows": ["sun 02:00-04:00 Europe/Berlin"], "dataSaver": true, "drift": "report", "holdMaxSeconds": 3600,
+            "windows": ["sun 02:00-04:00 Europe/Berlin"], "dataSaver": true, "drift": "report", "images": "remove",
+            "holdMaxSeconds": 3600,
         }));
         let choice = body.read().unwrap();
         assert_eq!(ScheduleBody::from(&choice), body);
@@ -280,10 +301,11 @@ mod tests {
     fn everything_that_is_wrong_is_said_with_its_place() {
         let wrong = body(json!({
             "pollWait": true, "hours": ["mon 06:00-07:00", "moon"], "windows": ["x"], "downtime": ["2026"], "drift": "like",
+            "images": "like",
         }));
         let places: Vec<String> =
             wrong.read().unwrap_err().into_iter().map(|violation| violation.place).collect();
-        assert_eq!(places, ["/hours/1", "/windows/0", "/downtime/0", "/pollWait", "/drift"]);
+        assert_eq!(places, ["/hours/1", "/windows/0", "/downtime/0", "/pollWait", "/drift", "/images"]);
         let bounds = body(json!({"pollEverySeconds": 1, "windows": ["x"], "holdMaxSeconds": 7_776_000}));
         let places: Vec<String> =
             bounds.read().unwrap_err().into_iter().map(|violation| violation.place).collect();
@@ -295,7 +317,9 @@ mod tests {
     #[test]
     fn mi_g2_085_what_an_agent_does_not_understand_fails_no_manifest_and_opens_no_window() {
         assert_eq!(
-            sent(r#"{"schedule":{"hours":["full-moon"],"pollEverySeconds":"often","more":1}}"#),
+            sent(
+                r#"{"schedule":{"hours":["full-moon"],"pollEverySeconds":"often","images":"shrink","more":1}}"#
+            ),
             Schedule::default()
         );
         assert_eq!(sent(r#"{"other":{}}"#), Schedule::default());

@@ -29,7 +29,7 @@ use super::engine::{Engine, Lines, Login, Places, concerns, registry_of};
 use super::environment::{self, Surroundings};
 use super::explain::{self, last_words};
 use super::foreign;
-use super::images::{ImagePolicy, Images};
+use super::images::Images;
 use super::last_output;
 use super::model::{Given, LABEL_AGENT, Model, Pull, Telemetry};
 use super::own_container::Sight;
@@ -61,7 +61,6 @@ pub struct ComposeSettings {
     pub places: Places,
     pub telemetry: Option<Telemetry>,
     pub registry: Option<ImageRegistry>,
-    pub images: ImagePolicy,
 }
 
 /// The server's registry as the engine reaches it, for images.
@@ -88,6 +87,8 @@ pub struct ComposeRuntime {
     engine: Mutex<Option<(Engine, Sight)>>,
     pub(super) compose: Mutex<Option<Compose>>,
     pub(super) images: Images,
+    /// Whether those go that nothing needs any more.
+    pub(super) images_go: AtomicBool,
     pub(super) written: Written,
     /// When images were last looked through.
     pub(super) images_swept: Mutex<Option<Instant>>,
@@ -126,6 +127,7 @@ impl ComposeRuntime {
         Ok(ComposeRuntime {
             images: Images::open(&settings.data.join("compose"), components.written()),
             written: components.written().clone(),
+            images_go: AtomicBool::default(),
             images_swept: Mutex::default(),
             settings,
             components,
@@ -607,6 +609,13 @@ impl Runtime for ComposeRuntime {
     fn keep(&self, orders: BTreeSet<Digest>) {
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(orders);
         self.sweep_due.store(true, Ordering::Relaxed);
+    }
+
+    fn let_images_go(&self, go: bool) {
+        let before = self.images_go.swap(go, Ordering::Relaxed);
+        if go && !before {
+            self.sweep_due.store(true, Ordering::Relaxed);
+        }
     }
 
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>> {

@@ -154,7 +154,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::ImagePolicy;
     use crate::runtime::components::Components;
     use crate::runtime::compose::ComposeSettings;
     use crate::runtime::engine::Places;
@@ -183,7 +182,6 @@ mod tests {
             },
             telemetry: None,
             registry: None,
-            images: ImagePolicy::Keep,
         };
         ComposeRuntime::new(settings, Components::new(Client::new(Hosts::new()), data).unwrap()).unwrap()
     }

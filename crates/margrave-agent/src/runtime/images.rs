@@ -17,14 +17,6 @@ use tokio::time::{Instant, timeout_at};
 use super::engine::{Engine, EngineError};
 use super::written::Written;
 
-/// What becomes of images that no deployment needs any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ImagePolicy {
-    #[default]
-    Keep,
-    Remove,
-}
-
 /// How often to look for images that could not be removed before, because others used them.
 pub(super) const SWEEP_EVERY: Duration = Duration::from_secs(10 * 60);
 

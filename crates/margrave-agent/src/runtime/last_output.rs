@@ -141,7 +141,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::runtime::ImagePolicy;
     use crate::runtime::components::Components;
     use crate::runtime::compose::ComposeSettings;
     use crate::runtime::container::Status;
@@ -216,7 +215,6 @@ mod tests {
             places: Places { named: Some(pretended.address()), sockets: vec![] },
             telemetry: None,
             registry: None,
-            images: ImagePolicy::Keep,
         };
         let components = Components::new(Client::new(Hosts::new()), data.path()).unwrap();
         let runtime = ComposeRuntime::new(settings, components).unwrap();

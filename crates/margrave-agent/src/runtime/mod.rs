@@ -61,7 +61,6 @@ use margrave_core::id::{AssignmentId, ComponentName};
 use margrave_core::package::START_TIME_MAX;
 use margrave_core::report::{Failure, FailureCode};
 
-pub use images::ImagePolicy;
 pub use model::Telemetry;
 
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -97,6 +96,9 @@ pub trait Runtime: Send + Sync {
 
     /// What may still be asked for, by the fingerprints of orders; what was fetched for any other is of no use any more.
     fn keep(&self, _orders: BTreeSet<Digest>) {}
+
+    /// Whether images that it pulled itself and that nothing needs any more go from now on; until somebody says so they stay.
+    fn let_images_go(&self, _go: bool) {}
 
     /// Everything of ours that is there now, also what no document asks for any more.
     fn observe(&self) -> Pending<'_, Result<Vec<Observation>, Failure>>;

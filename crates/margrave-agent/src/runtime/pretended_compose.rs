@@ -18,7 +18,6 @@ use tokio::time::Instant;
 use super::components::Components;
 use super::compose::{ComposeRuntime, ComposeSettings};
 use super::engine::Places;
-use super::images::ImagePolicy;
 use super::pretended_engine::{Answer, PretendedEngine};
 use super::program::Compose;
 use super::project::{ProjectDirectory, ProjectName};
@@ -64,7 +63,6 @@ impl PretendedDevice {
             places: Places { named: Some(engine.address()), sockets: vec![] },
             telemetry: None,
             registry: None,
-            images: ImagePolicy::Keep,
         };
         let components = Components::new(Client::new(Hosts::new()), &data).unwrap();
         let runtime = ComposeRuntime::new(settings, components).unwrap();

@@ -18,7 +18,7 @@ use super::compose::{ComposeRuntime, disk};
 use super::container::{Container, EndedBy};
 use super::engine::{Engine, EngineError};
 use super::health;
-use super::images::{ImagePolicy, SWEEP_EVERY, Swept};
+use super::images::{SWEEP_EVERY, Swept};
 use super::model::LABEL_AGENT;
 use super::pins;
 use super::project::ProjectDirectory;
@@ -88,7 +88,7 @@ impl ComposeRuntime {
             }
         }
         let due = |last: Option<Instant>| last.is_none_or(|last| last.elapsed() >= SWEEP_EVERY);
-        let images_due = self.settings.images == ImagePolicy::Remove && due(*self.images_swept.lock().await);
+        let images_due = self.images_go.load(Ordering::Relaxed) && due(*self.images_swept.lock().await);
         if self.sweep_due.swap(false, Ordering::Relaxed) || images_due {
             self.sweep(Some(SWEEP_TIME_MAX)).await;
         }
@@ -188,7 +188,7 @@ impl ComposeRuntime {
             Err(error) => return self.swept(Err(error)),
         };
         self.swept(self.components.sweep(archives).await);
-        if self.settings.images == ImagePolicy::Remove {
+        if self.images_go.load(Ordering::Relaxed) {
             *self.images_swept.lock().await = Some(Instant::now());
             let swept = match self.engine().await {
                 Ok(engine) => self.images.sweep(&engine, &images, patience).await.map_err(Failure::from),
@@ -440,7 +440,6 @@ mod tests {
             places: Places { named: Some(pretended.address()), sockets: vec![] },
             telemetry: None,
             registry: None,
-            images: ImagePolicy::Keep,
         };
         let components = Components::new(Client::new(Hosts::new()), data).unwrap();
         let runtime = ComposeRuntime::new(settings, components).unwrap();

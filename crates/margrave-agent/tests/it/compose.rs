@@ -617,7 +617,6 @@ async fn an_engine_that_is_not_there_is_a_failure_of_its_own() {
         places: Places { named: Some(format!("unix://{}", socket.display())), sockets: vec![] },
         telemetry: None,
         registry: None,
-        images: Default::default(),
     };
     let components = Components::new(Client::new(Hosts::new()), &settings.data).unwrap();
     let runtime = ComposeRuntime::new(settings, components).unwrap();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use margrave_agent::runtime::components::Components;
 use margrave_agent::runtime::compose::{ComposeRuntime, ComposeSettings, ImageRegistry};
 use margrave_agent::runtime::engine::Places;
-use margrave_agent::runtime::{ImagePolicy, Runtime, Telemetry};
+use margrave_agent::runtime::{Runtime, Telemetry};
 use margrave_core::device::{Health, Observation, Order};
 use margrave_core::digest::Digest;
 use margrave_core::id::{AssignmentId, ComponentName, DeviceId};
@@ -80,12 +80,14 @@ impl Rig {
     pub(crate) fn with_collector(&self, http_endpoint: &str) -> ComposeRuntime {
         let telemetry =
             Telemetry { http_endpoint: http_endpoint.to_owned(), grpc_endpoint: None, protocol: None };
-        runtime_with(&self.host, &self.data, &self.agent, &self.address, Some(telemetry), ImagePolicy::Keep)
+        runtime_with(&self.host, &self.data, &self.agent, &self.address, Some(telemetry))
     }
 
     /// The agent when it is told to remove images that are not needed.
     pub(crate) fn removing_images(&self) -> ComposeRuntime {
-        runtime_with(&self.host, &self.data, &self.agent, &self.address, None, ImagePolicy::Remove)
+        let runtime = self.restarted();
+        runtime.let_images_go(true);
+        runtime
     }
 
     /// Another device on the same engine.
@@ -232,7 +234,7 @@ impl Rig {
 }
 
 fn runtime(host: &str, data: &Path, agent: &DeviceId, registry: &str) -> ComposeRuntime {
-    runtime_with(host, data, agent, registry, None, ImagePolicy::Keep)
+    runtime_with(host, data, agent, registry, None)
 }
 
 fn runtime_with(
@@ -241,7 +243,6 @@ fn runtime_with(
     agent: &DeviceId,
     registry: &str,
     telemetry: Option<Telemetry>,
-    images: ImagePolicy,
 ) -> ComposeRuntime {
     let settings = ComposeSettings {
         data: data.to_owned(),
@@ -249,7 +250,6 @@ fn runtime_with(
         places: Places { named: Some(host.to_owned()), sockets: vec![] },
         telemetry,
         registry: Some(ImageRegistry { address: registry.to_owned(), login: None }),
-        images,
     };
     let components = Components::new(Client::new(Hosts::new()), data).unwrap();
     ComposeRuntime::new(settings, components).unwrap()

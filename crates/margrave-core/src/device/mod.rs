@@ -91,6 +91,8 @@ pub struct Overrides {
     pub wait: bool,
     /// Hours, downtimes and windows do not count.
     pub schedule: bool,
+    /// Whether images go that no deployment needs any more.
+    pub removes_images: Option<bool>,
 }
 
 impl Settings {
@@ -338,6 +340,11 @@ impl Device {
     /// When to talk and to change, as the server said last.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// Whether images that the device pulled itself go once no deployment needs them any more.
+    pub fn removes_images(&self, settings: &Settings) -> bool {
+        settings.overrides.removes_images.unwrap_or(self.schedule.removes_images)
     }
 
     pub fn accepted(&self) -> Option<&Accepted> {

@@ -28,6 +28,8 @@ pub struct Choice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaves_drift: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub removes_images: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_max: Option<Duration>,
 }
 
@@ -131,13 +133,14 @@ fn chosen(all: &[(Reach, Choice)], device: &DeviceRef, labels: &BTreeMap<String,
 fn resolve<'c>(choices: impl IntoIterator<Item = &'c Choice>) -> Schedule {
     let mut all = Choice::default();
     for choice in choices {
-        let Choice { poll, hours, downtime, windows, saver, leaves_drift, hold_max } = choice;
+        let Choice { poll, hours, downtime, windows, saver, leaves_drift, removes_images, hold_max } = choice;
         all.poll = all.poll.or(*poll);
         all.hours = all.hours.or_else(|| hours.clone());
         all.downtime = all.downtime.or_else(|| downtime.clone());
         all.windows = all.windows.or_else(|| windows.clone());
         all.saver = all.saver.or(*saver);
         all.leaves_drift = all.leaves_drift.or(*leaves_drift);
+        all.removes_images = all.removes_images.or(*removes_images);
         all.hold_max = all.hold_max.or(*hold_max);
     }
     Schedule {
@@ -147,6 +150,7 @@ fn resolve<'c>(choices: impl IntoIterator<Item = &'c Choice>) -> Schedule {
         windows: all.windows.filter(|windows| !windows.is_empty()),
         saver: all.saver.unwrap_or_default(),
         leaves_drift: all.leaves_drift.unwrap_or_default(),
+        removes_images: all.removes_images.unwrap_or_default(),
         hold_max: all.hold_max,
     }
 }
@@ -204,12 +208,18 @@ mod tests {
                     poll: poll(60),
                     windows: Some(spans("sun 01:00-02:00")),
                     saver: Some(true),
+                    removes_images: Some(false),
                     ..Default::default()
                 },
             ),
             (
                 "label:line=7",
-                Choice { poll: poll(70), hours: Some(spans("mon 01:00-02:00")), ..Default::default() },
+                Choice {
+                    poll: poll(70),
+                    hours: Some(spans("mon 01:00-02:00")),
+                    removes_images: Some(true),
+                    ..Default::default()
+                },
             ),
             (
                 "label:site=north",
@@ -228,11 +238,13 @@ mod tests {
             windows: None,
             saver: false,
             leaves_drift: false,
+            removes_images: true,
             hold_max: Some(Duration::ZERO),
             downtime: vec![],
         };
         assert_eq!(schedule, expected);
         let other = effective(&all, &DeviceRef::parse("drill").unwrap(), &BTreeMap::new());
         assert_eq!((other.poll, other.saver, other.windows.is_some()), (poll(60), true, true));
+        assert!(!other.removes_images);
     }
 }

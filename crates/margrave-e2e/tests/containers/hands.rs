@@ -178,6 +178,49 @@ fn an_agent_that_is_told_to_removes_its_images_with_the_last_deployment() {
 }
 
 #[test]
+fn images_go_because_the_server_says_so_and_stay_where_the_device_is_told_otherwise() {
+    let Some(plant) = Plant::start() else { return };
+    let mut agent = plant.run_agent(&plant.device, &["--engine", &plant.engine.host]);
+    plant.add_package("hello", "1.0.0", &[("main", WEB)]);
+    let install = |name: &str| {
+        plant.json(&["deploy", "hello", "--name", name, "--to", &plant.device]);
+        plant.wait(name, "INSTALLED");
+    };
+    let remove = |name: &str| {
+        plant.json(&["deployment", "remove", name, "--yes"]);
+        wait_for("it is gone", || plant.assignment(&plant.device, name).is_none().then_some(()));
+    };
+    let images = || plant.engine.images(&plant.registry()).len();
+    install("one");
+    remove("one");
+    assert_eq!(images(), 1, "as a rule they stay");
+    plant.json(&["schedule", "set", "fleet", "--images", "remove"]);
+    // Also what was kept until now.
+    wait_for("the image goes", || (images() == 0).then_some(()));
+    assert_eq!(plant.agent_status(&plant.device)["schedule"]["images"], "remove");
+    install("two");
+    remove("two");
+    assert_eq!(images(), 0);
+
+    // A schedule is followed also by an agent that has not heard it itself.
+    assert!(agent.terminate().success());
+    let mut agent = plant.run_agent(&plant.device, &["--engine", &plant.engine.host]);
+    install("three");
+    remove("three");
+    assert_eq!(images(), 0);
+
+    assert!(agent.terminate().success());
+    let _agent = plant.run_agent(&plant.device, &["--engine", &plant.engine.host, "--images", "keep"]);
+    install("four");
+    remove("four");
+    assert_eq!(images(), 1);
+    let shown = plant.json(&["device", "show", &plant.device]);
+    assert_eq!(shown["schedule"]["images"], "remove", "{shown}");
+    let own = &shown["capabilities"]["x-margrave-extensions"]["overrides"];
+    assert_eq!(own[0], "keeps images", "{shown}");
+}
+
+#[test]
 fn what_is_removed_before_it_could_begin_leaves_nothing() {
     let Some(plant) = Plant::start() else { return };
     let _agent = plant.run_agent(&plant.device, &["--engine", &plant.engine.host, "--images", "remove"]);

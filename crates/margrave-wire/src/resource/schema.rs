@@ -32,10 +32,11 @@ pub fn schema(kind: Kind) -> Value {
 }
 
 /// Fields of parts that take one of a few words.
-const WORDS: [(&str, &str, &[&str]); 3] = [
+const WORDS: [(&str, &str, &[&str]); 4] = [
     ("Strategy", "onFailure", &["halt", "revert"]),
     ("Rollback", "when", &["on-failed-update", "never"]),
     ("Schedule", "drift", &["repair", "report"]),
+    ("Schedule", "images", &["keep", "remove"]),
 ];
 
 fn of<T: ToSchema + PartialSchema>() -> Value {
@@ -183,6 +184,8 @@ mod tests {
             (fleet("  schedule: {drift: repair, windows: ['sun 02:00-05:00 Europe/Berlin']}\n"), true),
             (fleet("  labels: [{label: a=b, schedule: {drift: report}}]\n  rollback: {attempts: 1}\n"), true),
             (fleet("  schedule: {drift: ignore}\n"), false),
+            (fleet("  labels: [{label: a=b, schedule: {images: remove}}]\n"), true),
+            (fleet("  schedule: {images: shrink}\n"), false),
             (fleet("  labels: [{label: a=b}]\n"), false),
             (device(""), true),
             (device("spec: {site: nord, labels: {a: b}, schedule: {pollEverySeconds: 60}}\n"), true),

@@ -20,7 +20,7 @@ pub(crate) enum Schedule {
         reach: String,
     },
     /// Set when devices talk to the server, and when they change what runs
-    Set(SetSchedule),
+    Set(Box<SetSchedule>),
     /// Take back what is set for the fleet, a label or a device
     #[command(after_help = "Example:\n  margrave schedule remove label:line=7")]
     Remove {
@@ -65,6 +65,9 @@ pub(crate) struct SetSchedule {
     /// What devices do about containers that others stopped, changed or removed [usually: repair]
     #[arg(long, value_name = "WHAT", value_parser = ["repair", "report"])]
     pub(crate) drift: Option<String>,
+    /// What devices do with images that they pulled and no deployment needs any more [usually: keep]
+    #[arg(long, value_name = "WHAT", value_parser = ["keep", "remove"])]
+    pub(crate) images: Option<String>,
     /// The longest that somebody at a device may hold changes back, such as 2h; none forbids it [usually: 24h]
     #[arg(long, value_name = "DURATION", value_parser = duration_or_none)]
     pub(crate) hold_max: Option<Duration>,
@@ -81,6 +84,7 @@ pub(crate) enum Part {
     Window,
     DataSaver,
     Drift,
+    Images,
     HoldMax,
 }
 

@@ -55,6 +55,7 @@ fn over(set: &SetSchedule, before: ScheduleBody) -> ScheduleBody {
     now.windows = spans(&set.window, "any", now.windows);
     now.data_saver = set.data_saver.as_ref().map(|said| said == "on").or(now.data_saver);
     now.drift = set.drift.clone().or(now.drift);
+    now.images = set.images.clone().or(now.images);
     now.hold_max_seconds = set.hold_max.map(|max| max.as_secs()).or(now.hold_max_seconds);
     for part in &set.unset {
         match part {
@@ -64,6 +65,7 @@ fn over(set: &SetSchedule, before: ScheduleBody) -> ScheduleBody {
             Part::Window => now.windows = None,
             Part::DataSaver => now.data_saver = None,
             Part::Drift => now.drift = None,
+            Part::Images => now.images = None,
             Part::HoldMax => now.hold_max_seconds = None,
         }
     }

@@ -9,10 +9,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use margrave_agent::launch::RuntimeChoice;
+use margrave_agent::runtime::Runtime;
 use margrave_agent::runtime::components::Components;
 use margrave_agent::runtime::compose::{ComposeRuntime, ComposeSettings};
 use margrave_agent::runtime::engine::{Address, Engine, Login, Places};
-use margrave_agent::runtime::{ImagePolicy, Runtime};
 use margrave_core::id::DeviceId;
 use margrave_core::report::Failure;
 use margrave_http::{Client, Limits, Origin, Request, StatusCode, Trust};
@@ -62,7 +62,6 @@ async fn find(data: &Path) -> Result<Containers, Failure> {
         places,
         telemetry: None,
         registry: None,
-        images: ImagePolicy::Keep,
     };
     let components = Components::new(margrave_oci::client::Client::new(Hosts::new()), &probe)?;
     let found = ComposeRuntime::new(settings, components)?.find().await;
@@ -103,7 +102,6 @@ impl Containers {
             engine: Some(self.engine.address().to_string()),
             label: Some(label),
             telemetry: None,
-            images: ImagePolicy::Keep,
         }
     }
 

@@ -472,6 +472,28 @@ fn drift_is_told_and_left_where_the_policy_says_so() {
 }
 
 #[test]
+fn images_go_where_the_server_says_so_also_after_a_restart_and_not_where_the_device_says_otherwise() {
+    let removes = Schedule { removes_images: true, ..Schedule::default() };
+    let mut world = World::scheduled(Schedule::default());
+    let goes = |world: &World| world.device.removes_images(&world.settings);
+    assert!(!goes(&world));
+    world.set(removes.clone());
+    world.run_until_converged();
+    assert!(goes(&world));
+    world.boot();
+    assert!(goes(&world), "it is followed without the server");
+    world.settings.overrides.removes_images = Some(false);
+    assert!(!goes(&world));
+    world.settings.overrides.removes_images = Some(true);
+    world.set(Schedule::default());
+    world.run_until_converged();
+    assert!(goes(&world));
+    // What cannot be followed besides is no reason to forget it.
+    let unlivable = Schedule { hold_max: Some(Duration::MAX), ..removes.clone() };
+    assert_eq!(unlivable.livable(), removes);
+}
+
+#[test]
 fn what_flaps_is_believed_later_each_time_and_told_seldom() {
     // How many seconds it is well, also for longer than an update needs to prove itself.
     for well in [30, 100, 200] {
@@ -687,6 +709,7 @@ impl World {
             windows: (!windows.is_empty()).then(|| spans(&windows)),
             saver: self.dice.hit(0.3),
             leaves_drift: self.dice.hit(0.2),
+            removes_images: self.dice.hit(0.2),
             hold_max: None,
         }
         .livable()

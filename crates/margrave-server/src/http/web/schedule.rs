@@ -46,6 +46,7 @@ struct Draft {
     windows: String,
     saver: String,
     drift: String,
+    images: String,
     hold: String,
     /// What was set when the form was opened; see [`mark`].
     seen: String,
@@ -85,6 +86,7 @@ impl Draft {
             windows: times(&held.windows),
             saver: held.data_saver.map(|on| if on { "on" } else { "off" }.to_owned()).unwrap_or_default(),
             drift: held.drift.clone().unwrap_or_default(),
+            images: held.images.clone().unwrap_or_default(),
             hold: held.hold_max_seconds.map(spoken).unwrap_or_default(),
             ..Draft::default()
         }
@@ -101,6 +103,7 @@ impl Draft {
             windows: text("windows"),
             saver: text("saver"),
             drift: text("drift"),
+            images: text("images"),
             hold: text("hold"),
             seen: text("seen"),
             ..Draft::default()
@@ -127,6 +130,7 @@ impl Draft {
         part("--window", &self.windows, "window");
         part("--data-saver", &self.saver, "data-saver");
         part("--drift", &self.drift, "drift");
+        part("--images", &self.images, "images");
         part("--hold-max", if self.hold == "0s" { "none" } else { &self.hold }, "hold-max");
         if self.wait && !self.poll.is_empty() {
             words.push("--hold-open".to_owned());
@@ -165,6 +169,7 @@ impl Draft {
             windows: times(&self.windows),
             data_saver: Some(self.saver.as_str()).filter(|text| !text.is_empty()).map(|text| text == "on"),
             drift: Some(self.drift.clone()).filter(|text| !text.is_empty()),
+            images: Some(self.images.clone()).filter(|text| !text.is_empty()),
             hold_max_seconds: hold,
         };
         self.wrong_at = wrong;
@@ -380,7 +385,7 @@ mod tests {
         let held: ScheduleBody = serde_json::from_value(serde_json::json!({
             "pollEverySeconds": 900, "pollWait": true, "hours": [], "downtime": ["2026-12-24T12:00Z/2026-12-27T06:00Z"],
             "windows": ["sun 02:00-05:00 Europe/Berlin", "sat 02:00-05:00 Europe/Berlin"], "dataSaver": false,
-            "drift": "report", "holdMaxSeconds": 7200,
+            "drift": "report", "images": "remove", "holdMaxSeconds": 7200,
         }))
         .unwrap();
         let mut draft = Draft::of("fleet".to_owned(), Some(&held));
@@ -390,14 +395,14 @@ mod tests {
             draft.command(true).text,
             "margrave schedule set fleet --poll=15m --hours=any --downtime=2026-12-24T12:00Z/2026-12-27T06:00Z \
              '--window=sun 02:00-05:00 Europe/Berlin' '--window=sat 02:00-05:00 Europe/Berlin' --data-saver=off --drift=report \
-             --hold-max=2h --hold-open"
+             --images=remove --hold-max=2h --hold-open"
         );
         let poll = Draft { reach: "label:line=7".to_owned(), poll: "5m".to_owned(), ..Draft::default() };
         assert_eq!(poll.command(false).text, "margrave schedule set label:line=7 --poll=5m");
         assert!(
             poll.command(true).text.ends_with(
                 "--poll=5m --unset=hours --unset=downtime --unset=window \
-            --unset=data-saver --unset=drift --unset=hold-max"
+            --unset=data-saver --unset=drift --unset=images --unset=hold-max"
             ),
             "{}",
             poll.command(true).text

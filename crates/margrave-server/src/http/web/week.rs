@@ -40,6 +40,11 @@ pub(super) fn lines(body: &ScheduleBody) -> Vec<(&'static str, String)> {
         _ => "is repaired",
     });
     lines.extend(drift.map(|text| ("Drift", text.to_owned())));
+    let images = body.images.as_deref().map(|images| match images {
+        "remove" => "are removed once no deployment needs them",
+        _ => "are kept",
+    });
+    lines.extend(images.map(|text| ("Images", text.to_owned())));
     lines.extend(body.hold_max_seconds.map(|seconds| match seconds {
         0 => ("Holding back", "is not allowed".to_owned()),
         seconds => ("Holding back", format!("for {} at most", spoken(seconds))),
@@ -208,7 +213,8 @@ mod tests {
     #[test]
     fn each_part_has_its_name() {
         let body = serde_json::from_value(json!({
-            "pollEverySeconds": 900, "pollWait": true, "hours": [], "windows": ["sun 02:00-05:00"], "holdMaxSeconds": 0,
+            "pollEverySeconds": 900, "pollWait": true, "hours": [], "windows": ["sun 02:00-05:00"], "images": "remove",
+            "holdMaxSeconds": 0,
         }));
         let told: Vec<String> =
             lines(&body.unwrap()).into_iter().map(|(name, text)| format!("{name} {text}")).collect();
@@ -218,6 +224,7 @@ mod tests {
                 "Polls every 15m, held open",
                 "Talks at any time",
                 "Changes sun 02:00-05:00",
+                "Images are removed once no deployment needs them",
                 "Holding back is not allowed"
             ]
         );

@@ -15,7 +15,7 @@ use margrave_core::id::{AssignmentId, DeviceId};
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::report::restarted;
-use margrave_ledger::{Blobs, LedgerError, StateFile};
+use margrave_ledger::{Blobs, LedgerError, Recovery, StateFile};
 use margrave_wire::document;
 use margrave_wire::schedule::ScheduleBody;
 use serde::{Deserialize, Serialize};
@@ -181,6 +181,11 @@ pub enum StatusError {
     Identity(#[from] IdentityError),
     #[error("the device's memory cannot be read")]
     Ledger(#[from] LedgerError),
+    #[error(
+        "the device's memory is damaged, so that nobody can tell what should run here. What runs is left alone; start the agent \
+         (margrave-agent run), which asks the server anew"
+    )]
+    MemoryLost,
 }
 
 /// What the agent on `data` says, or what it wrote down last if none runs.
@@ -199,7 +204,11 @@ fn read(data: &Path, live: Option<&Live>) -> Result<Status, StatusError> {
     let unwritten = live.and_then(|live| live.unwritten.as_ref());
     let device = match unwritten {
         Some((_, known)) => (**known).clone(),
-        None => StateFile::<Device>::open(&data.join("ledger"))?.1.unwrap_or_else(Device::blank),
+        None => match StateFile::<Device>::open(&data.join("ledger"))? {
+            // A running agent has started over, and knows what it was told since.
+            (_, None, Recovery::StartedOver) if live.is_none() => return Err(StatusError::MemoryLost),
+            (_, device, _) => device.unwrap_or_else(Device::blank),
+        },
     };
     let blobs = Blobs::open(&data.join("documents"))?;
 

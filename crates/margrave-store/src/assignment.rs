@@ -11,14 +11,12 @@ use margrave_core::id::{
 use margrave_core::lifecycle::State;
 use margrave_core::moment::Moment;
 use margrave_core::observed::{Aim, Observed, Outlook, Verdict};
-use margrave_core::report::Report;
 use rusqlite::{OptionalExtension as _, Row, ToSql};
 
 use crate::basis::{Basis, BasisReader};
 use crate::column::{self, Columns as _, Shared};
 use crate::deployment::forget_removed;
 use crate::event::NewEvent;
-use crate::report::TRANSITIONS_KEPT;
 use crate::rollout::RolloutState;
 use crate::sql::Sql;
 use crate::{Error, Store};

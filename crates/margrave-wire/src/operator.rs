@@ -136,7 +136,11 @@ pub struct Assignment {
     pub deployment: String,
     pub device: String,
     pub package: String,
+    /// The version that is wanted there.
     pub version: String,
+    /// The version that runs, where it is another one and the server knows which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runs: Option<String>,
     /// One of the eight states, such as `INSTALLED`.
     pub state: String,
     /// Whether `state` speaks of the revision that is wanted now, or still of an older one.

@@ -123,6 +123,19 @@ pub(super) fn disk_full(text: &str) -> bool {
     text.contains("no space left on device") || text.contains("disk quota exceeded")
 }
 
+/// Compose could not reach the engine at all: its client's words, of before and since version 29, and those for a socket that it may
+/// not open.
+pub(super) fn engine_away(text: &str) -> bool {
+    let said = [
+        "Cannot connect to the Docker daemon",
+        "failed to connect to the docker API",
+        "error during connect:",
+    ];
+    said.iter().any(|words| text.contains(words))
+        || text.contains("permission denied while trying to connect to the Docker daemon socket")
+        || text.contains("permission denied while trying to connect to the docker API")
+}
+
 /// A volume with a name.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]

@@ -11,7 +11,7 @@ use margrave_core::complaint;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::container::Container;
-use super::engine::{disk_full, sentence};
+use super::engine::{disk_full, engine_away, sentence};
 use super::health::{self, Condition, Progress};
 use super::record::Service;
 
@@ -32,6 +32,10 @@ pub(super) fn up(
     let words = last_words(errors);
     if disk_full(errors) {
         return Failure::new(FailureCode::DiskFull, format!("The device's disk is full: {words}."));
+    }
+    // Nothing was done, by whatever is to be done.
+    if engine_away(&words) {
+        return unreachable(&words);
     }
     if let Some(failure) = failed {
         return failure;
@@ -59,6 +63,14 @@ pub(super) fn up(
             Failure::new(FailureCode::CreateFailed, format!("The containers could not be created: {words}."))
         }
     }
+}
+
+/// Compose did not get through to the engine. Whoever looks by a connection of before may not have noticed yet.
+pub(super) fn unreachable(words: &str) -> Failure {
+    Failure::new(
+        FailureCode::RuntimeUnreachable,
+        format!("The container engine could not be reached: {words}."),
+    )
 }
 
 /// Why the engine could not start a container, by its words. A port that is taken is nothing about what is in it, and there is no
@@ -259,6 +271,24 @@ mod tests {
             "Error response from daemon: mkdir /var/lib/docker/x: no space left on device\n",
             "disk-full: The device's disk is full: mkdir /var/lib/docker/x: no space left on device.",
         );
+    }
+
+    #[test]
+    fn an_engine_that_compose_cannot_reach_is_waited_for() {
+        let away = [
+            "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",
+            "error during connect: Get \"http://docker/v1.51/info\": EOF",
+            "permission denied while trying to connect to the Docker daemon socket at unix:///var/run/docker.sock: dial: denied",
+            "failed to connect to the docker API at unix:///var/run/docker.sock; check if the path is correct",
+        ];
+        for words in away {
+            let want = format!("runtime-unreachable: The container engine could not be reached: {words}.");
+            check_up(&format!(" Container mg-1-web-db-1  Creating\n{words}\n"), &want);
+        }
+        // What a service says of an engine of its own is about the service.
+        let own = " Container mg-1-web-db-1  Starting\nCannot connect to the Docker daemon\n\
+                   Error response from daemon: no such device\n";
+        check_up(own, "start-failed: Service db could not start: no such device.");
     }
 
     const STARVED: [&str; 3] = [

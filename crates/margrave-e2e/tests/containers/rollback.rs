@@ -48,6 +48,9 @@ fn promise_7_an_update_that_does_not_get_healthy_is_gone_back_from_and_both_fact
     assert!(why.contains("went back to its last good version"), "{why}");
     let device = plant.json(&["device", "show", &plant.device]);
     assert_eq!(device["condition"], "failed", "{device}");
+    assert_eq!((&back["version"], &back["runs"]), (&"1.1.0".into(), &"1.0.0".into()), "{back}");
+    let shown = said(&plant.margrave(&["deployment", "show", "hello"]));
+    assert!(shown.contains("hello@1.0.0, wanted 1.1.0"), "{shown}");
 
     // The operator takes it back: nothing has to be touched for that.
     let before = plant.run_of("hello", "front", "web");

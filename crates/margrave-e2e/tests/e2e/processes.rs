@@ -214,6 +214,32 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
 }
 
 #[test]
+fn who_asks_a_stopped_device_whose_memory_is_damaged_is_not_told_that_nothing_should_run() {
+    let stage = Stage::start();
+    let data = stage.join("line-1");
+    stage.add_package("hello", "1.0.0", &[("main", PRETENDED)]);
+    let mut agent = stage.simulated("line-1", "10ms");
+    stage.json(&["deploy", "hello", "--to", "line-1"]);
+    stage.wait_state("line-1", "hello", "INSTALLED");
+    assert!(agent.terminate().success());
+    for slot in ["state.0", "state.1"] {
+        std::fs::write(data.join("ledger").join(slot), "damaged").unwrap();
+    }
+    let mut command = Command::new(program("margrave-agent"));
+    let output = command.args(["status", "--data"]).arg(&data).output().expect("our own program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("memory is damaged") && said.contains("margrave-agent run"), "{said}");
+
+    // It asks the server, and is as before.
+    let _agent = stage.simulated("line-1", "10ms");
+    stage.wait_state("line-1", "hello", "INSTALLED");
+    wait_for("it knows again", || {
+        (stage.agent_status("line-1")["deployments"][0]["state"] == "INSTALLED").then_some(())
+    });
+}
+
+#[test]
 fn an_agent_that_runs_and_cannot_be_asked_is_not_called_stopped() {
     let stage = Stage::start();
     let data = stage.join("line-1");

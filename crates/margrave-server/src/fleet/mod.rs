@@ -41,6 +41,7 @@ mod rehearsal;
 mod report;
 mod revision;
 mod rollout;
+mod running;
 mod schedule;
 mod secret;
 mod seen;

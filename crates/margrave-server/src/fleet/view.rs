@@ -204,13 +204,19 @@ impl Fleet {
         let clients = records.iter().map(|record| record.device.client.clone()).collect();
         let asked = self.store.asked(clients).await?;
         let mut waiting = self.waiting_among(&records).await?;
-        let shown = records.into_iter().map(|record| {
+        let is_alone = records.len() == 1;
+        let mut shown = Vec::new();
+        for record in records {
             let of_device = assignments.remove(&record.device).unwrap_or_default();
             let waiting = waiting.remove(&record.device).unwrap_or_default();
             let asked = asked.get(&record.device.client);
-            self.shown_device(self.fresh(record), &of_device, &waiting, asked)
-        });
-        Ok(shown.collect())
+            let mut device = self.shown_device(self.fresh(record), &of_device, &waiting, asked);
+            if is_alone {
+                self.tell_what_runs(&of_device, &mut device.assignments).await?;
+            }
+            shown.push(device);
+        }
+        Ok(shown)
     }
 
     /// The record, with the contact that may not be in the store yet.
@@ -304,6 +310,7 @@ impl Fleet {
             device: self.live.spoken(&record.device),
             package: record.package.to_string(),
             version: record.version.to_string(),
+            runs: None,
             state: outlook.state.to_string(),
             current: outlook.current && waiting.is_none(),
             // What it was given is told first where something is the matter with it.
@@ -334,6 +341,7 @@ impl Fleet {
             device: self.live.spoken(&device.device),
             package: waiting.package.to_string(),
             version: waiting.version.to_string(),
+            runs: None,
             state: State::Pending.to_string(),
             current: false,
             reason: Some(self.waiting_text(waiting)),
@@ -550,6 +558,10 @@ impl Fleet {
             Some(self.shown_coming(device, waiting))
         });
         shown.extend(coming);
+        // A document is read for each; whoever asks for a whole fleet gets along without.
+        if assignments.len() <= PAGE_DEFAULT {
+            self.tell_what_runs(assignments, &mut shown).await?;
+        }
         Ok(shown)
     }
 

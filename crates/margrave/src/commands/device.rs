@@ -383,12 +383,21 @@ pub(crate) fn assignments(assignments: &[operator::Assignment], by: By, now: Tim
         table.row([
             name.as_str().into(),
             Field::state(word(assignment)),
-            format!("{}@{}", assignment.package, assignment.version).into(),
+            package(assignment).into(),
             assignment.changed_at.as_deref().map_or(String::new(), |at| render::ago(at, now)).into(),
             reason(assignment).into(),
         ]);
     }
     table
+}
+
+/// What runs; beside it what is wanted, where that is another version.
+fn package(assignment: &operator::Assignment) -> String {
+    let operator::Assignment { package, version, runs, .. } = assignment;
+    match runs {
+        Some(runs) => format!("{package}@{runs}, wanted {version}"),
+        None => format!("{package}@{version}"),
+    }
 }
 
 /// Its state, or that a rollout holds it back where nothing worse is to be told.

@@ -32,8 +32,9 @@ pub enum Check {
     NothingBreaks,
     /// What was tried and given up is not begun with again before the manifest's entry changes.
     GivenUpStays,
-    /// Nothing is installed, updated or removed outside the windows that the device was told, or while somebody holds
-    /// changes back. What was begun is finished, what runs is mended, and a failed update is gone back from at any time.
+    /// Nothing is installed, updated or removed outside the windows that the device was told, where it has any in the first minutes
+    /// of its machine, or while somebody holds changes back. What was begun is finished, what runs is mended, and a failed update
+    /// is gone back from at any time.
     ChangesWait,
     /// Nobody is talked to outside the hours that the device was told, or in a downtime, as its own clock sees it.
     QuietIsKept,

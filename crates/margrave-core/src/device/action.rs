@@ -142,7 +142,7 @@ pub enum Event {
     Began(Action),
     /// It was not, because that could not be written down; what it comes to follows.
     Unbegun(Action),
-    /// What documents on disk say; told once after a start.
+    /// What documents on disk say; told once after a start. Nothing follows from this and the next two before another fact comes.
     Read(Vec<(Digest, Reading)>),
     /// Which life of the machine this is; told once after a start, where the system can tell.
     Booted(String),

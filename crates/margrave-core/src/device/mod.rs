@@ -255,6 +255,7 @@ impl Device {
             self.upstream.dice = roll.clamp(0.0, 1.0);
             self.await_retelling(settings, now, roll);
         }
+        let begins = matches!(event, Event::Read(_) | Event::Booted(_) | Event::IdentityIs(_));
         match self.hushed(event) {
             Event::Began(action) => self.began(settings, now, action),
             Event::Unbegun(action) => self.unbegun(&action),
@@ -286,7 +287,11 @@ impl Device {
                 self.removed(settings, now, roll, assignment, component, result)
             }
         }
-        self.settle(settings, now);
+        // What a process is told when it begins is judged when all of it is known: what runs without its documents, or a clock of which
+        // nobody has said yet that the machine was just started, would be judged wrongly.
+        if !begins {
+            self.settle(settings, now);
+        }
     }
 
     /// Documents that the ledger must keep: everything wanted, held, known to be good, or given up, and what is here already of a

@@ -91,6 +91,8 @@ pub(crate) struct Memory {
     pub(crate) faults: Tally,
 }
 
+/// So long after a machine was started nothing begins that has a window.
+const SETTLES: Duration = Duration::from_secs(180);
 /// Who went down so often while something was started may have died of it.
 const FALLS: usize = 4;
 
@@ -151,6 +153,10 @@ pub(crate) struct Machine {
     pub(crate) life: u64,
     /// Which life of the machine this is.
     pub(crate) boots: u64,
+    /// The last of them in which an agent was started.
+    begun_in: u64,
+    /// Until when nobody is to trust its clock after that, by that clock; it is known better once it was set.
+    pub(crate) settles_until: Option<Moment>,
     /// How far its clock is off, in milliseconds.
     pub(crate) offset: i64,
     pub(crate) under_way: BTreeMap<u64, Doing>,
@@ -186,6 +192,8 @@ impl Machine {
             up: false,
             life: 0,
             boots: 1,
+            begun_in: 0,
+            settles_until: None,
             offset: 0,
             under_way: BTreeMap::new(),
             ticket: 0,
@@ -209,9 +217,13 @@ impl Machine {
         self.up && self.life == life
     }
 
-    pub(crate) fn started(&mut self, device: Device) {
+    pub(crate) fn started(&mut self, device: Device, now: Moment) {
         self.device = device;
         self.up = true;
+        if self.begun_in != self.boots {
+            self.begun_in = self.boots;
+            self.settles_until = Some(self.local(now).after(SETTLES));
+        }
     }
 
     /// The process is gone, and all that it was doing with it.
@@ -229,6 +241,7 @@ impl Machine {
         let before = self.local(now);
         self.offset = offset;
         self.memory.held_since = None;
+        self.settles_until = None;
         let after = self.local(now);
         let is_set = before < CLOCK_SENSIBLE && after >= CLOCK_SENSIBLE;
         if after > before {

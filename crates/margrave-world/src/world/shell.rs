@@ -80,7 +80,7 @@ impl World {
         let capabilities = Digest::of(&machine.own.body);
         let boot = format!("boot-{}", machine.boots);
         let principal = format!("spiffe://plant.example/margo/wfm/main/client/{}", machine.client);
-        machine.started(device);
+        machine.started(device, self.now);
         self.tell(Some(at), format_args!("agent starts, {} documents", readings.len()));
         self.absorb(at, Event::Read(readings))?;
         self.absorb(at, Event::IdentityIs(principal))?;

@@ -33,7 +33,12 @@ impl World {
             return Some(format!("{} holds changes back until {}", hold.holder, hold.until));
         }
         match self.told(at).change(local) {
-            Gate::Open(_) => None,
+            // Who was just started does not know yet whether that is so.
+            Gate::Open(Some(_)) => {
+                let until = machine.settles_until.filter(|until| local < *until);
+                until.map(|until| format!("it is {local}, and the clock is not to be trusted until {until}"))
+            }
+            Gate::Open(None) => None,
             Gate::Closed(opens) => Some(format!("it is {local}, and the window opens at {opens:?}")),
         }
     }

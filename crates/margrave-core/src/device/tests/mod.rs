@@ -155,10 +155,16 @@ impl World {
 
     /// The power comes back: only ledger, blobs and containers survive.
     fn boot(&mut self) {
+        self.boot_in(None);
+    }
+
+    /// The same on a system that says which life of the machine it is.
+    fn boot_in(&mut self, life: Option<&str>) {
         self.device = serde_json::from_str(&self.ledger).unwrap();
         self.doing.clear();
         let readings = self.blobs.iter().map(|(digest, workload)| (*digest, Ok(workload.clone()))).collect();
         self.absorb(Event::Read(readings));
+        life.into_iter().for_each(|life| self.absorb(Event::Booted(life.to_owned())));
         self.absorb(Event::CapabilitiesAre(Digest::of(b"capabilities")));
     }
 

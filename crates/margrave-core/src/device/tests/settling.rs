@@ -11,11 +11,15 @@ fn sunday() -> Moment {
 
 /// A device that changes on Sunday mornings, has something to do then, and was started anew by a clock that stood still.
 fn back_with_the_power(windows: &[&str]) -> World {
+    back_with_the_power_to(windows, vec![workload(1, &["db", "web"], "b")])
+}
+
+fn back_with_the_power_to(windows: &[&str], wanted: Vec<Workload>) -> World {
     let mut world = World::scheduled(Schedule::default());
     world.absorb(Event::Booted("one".into()));
     world.set(Schedule { windows: Some(spans(windows)), ..Schedule::default() });
     world.run_until_converged();
-    world.want(vec![workload(1, &["db", "web"], "b")]);
+    world.want(wanted);
     assert!(touches(&world.live_until(MONDAY.after(minutes(10)))).is_empty());
     start_at(&mut world, sunday(), "two");
     world
@@ -24,8 +28,7 @@ fn back_with_the_power(windows: &[&str]) -> World {
 fn start_at(world: &mut World, clock: Moment, boot: &str) {
     world.commit();
     world.now = clock;
-    world.boot();
-    world.absorb(Event::Booted(boot.into()));
+    world.boot_in(Some(boot));
     world.commit();
 }
 
@@ -40,6 +43,39 @@ fn after_a_boot_no_window_is_made_use_of_before_the_clock_can_have_been_set() {
     assert!(touches(&world.live_until(MONDAY.after(24 * HOUR))).is_empty());
     let said = world.waiting(1).unwrap();
     assert!(said.contains("opens at 2026-11-22T09:00:00Z"), "{said}");
+}
+
+#[test]
+fn after_a_boot_nothing_is_taken_away_before_the_clock_can_have_been_set() {
+    let mut world = World::scheduled(Schedule::default());
+    world.absorb(Event::Booted("one".into()));
+    world.set(Schedule { windows: Some(spans(&["mon 09:00-10:00"])), ..Schedule::default() });
+    world.live_until(MONDAY.after(HOUR));
+    world.want(vec![]);
+    assert!(touches(&world.live_until(MONDAY.after(2 * HOUR))).is_empty());
+    // It was on in the window, and its clock goes on from what was written down then.
+    let back = MONDAY.after(minutes(20));
+    start_at(&mut world, back, "two");
+    assert!(touches(&world.live_until(back.after(minutes(2)))).is_empty());
+    let said = world.waiting(1).unwrap();
+    assert!(said.contains("just started"), "{said}");
+    // The clock is set: there is no window.
+    world.now = MONDAY.after(3 * HOUR);
+    assert!(touches(&world.live_until(MONDAY.after(24 * HOUR))).is_empty());
+    // Nobody sets it.
+    start_at(&mut world, back, "three");
+    assert_eq!(touches(&world.live_until(back.after(minutes(4)))), ["remove web", "remove db"]);
+}
+
+/// Who joins another server while the agent is stopped has read no documents, and does not know of any boot.
+#[test]
+fn who_has_not_read_what_is_here_only_takes_in_who_it_is() {
+    let mut world = back_with_the_power_to(&["sun 09:00-10:00"], vec![]);
+    world.now = sunday().after(minutes(20));
+    world.device = serde_json::from_str(&world.ledger).unwrap();
+    let before = world.device.assignments().clone();
+    world.absorb(Event::IdentityIs("another".into()));
+    assert_eq!(world.device.assignments(), &before);
 }
 
 #[test]

@@ -205,7 +205,9 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
 
     // It only asks, and is stopped in good order.
     stage.start_server();
-    let mut agent = stage.simulated("line-1", "2s");
+    let engine = stage.path("line-1.simulation.json");
+    let engine = ["--runtime", "simulated", "--simulation", engine.to_str().expect("a plain path")];
+    let mut agent = stage.run_agent("line-1", &[&engine[..], &["--poll", "1s", "--wait", "0s"]].concat());
     let heard = wait_for("the server is heard", || {
         Some(text(&stage.agent_status("line-1"), "lastContact")).filter(|heard| *heard > contact)
     });

@@ -179,7 +179,7 @@ fn a_device_without_a_network_tells_a_technician_what_it_knows() {
         (stage.agent_status("line-1")["reportsWaiting"] == 0).then_some(())
     });
     agent.kill();
-    drop(stage.server.take());
+    stage.lose_server();
     let output = Command::new(program("margrave-agent"))
         .args(["status", "--data"])
         .arg(stage.path("line-1"))

@@ -186,6 +186,10 @@ pub enum StatusError {
          (margrave-agent run), which asks the server anew"
     )]
     MemoryLost,
+    #[error(
+        "the agent was just started and starts over, because the device's memory is damaged; ask again in a moment"
+    )]
+    Starting,
 }
 
 /// What the agent on `data` says, or what it wrote down last if none runs.
@@ -194,7 +198,11 @@ pub async fn status(data: &Path) -> Result<Status, StatusError> {
         return Ok(status);
     }
     let running = socket::is_running(data);
-    Ok(Status { running, unheard: running, ..read(data, None)? })
+    match read(data, None) {
+        // One that just started has not written down yet that it starts over.
+        Err(StatusError::MemoryLost) if running => Err(StatusError::Starting),
+        read => Ok(Status { running, unheard: running, ..read? }),
+    }
 }
 
 /// What is on disk under `data`, with what a running agent knows besides.

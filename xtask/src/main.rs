@@ -35,6 +35,7 @@ Exit code: 0 every goal is met, 1 one is missed, 2 something broke.
              fleet        10,000 devices × 10 deployments beside 1,000: publishing, a start, lists and pages, memory
              page         first paint of the fleet page with 10,000 devices in Chromium; a storm of 1,000 events a second
              agent        bytes on the wire and on the disk of an idle agent
+             simulation   what 10,000 seeds of the simulation take on two cores
   --quick    smaller and shorter; shows that it works, not how fast it is
   --out FILE write the table there too";
 

@@ -15,7 +15,8 @@ pub enum Check {
     OnlyLegalTransitions,
     /// Nothing is done to containers whose intent is not on disk.
     IntentFirst,
-    /// Never two containers of one component.
+    /// Never two containers of one component; and once a document is said to be installed, nothing runs of another one, as far as
+    /// the device can know of it.
     NeverTwoVersions,
     /// No volume ever goes: today's policy keeps them, also on removal.
     VolumesSurvive,

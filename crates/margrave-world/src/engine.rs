@@ -56,6 +56,8 @@ pub(crate) struct Container {
     pub(crate) assignment: AssignmentId,
     pub(crate) component: ComponentName,
     pub(crate) fingerprint: Option<Digest>,
+    /// What its label says that it is, where that is not true.
+    label: Option<Digest>,
     /// Somebody made it, or made it another.
     pub(crate) by_hand: bool,
     behaviour: Behaviour,
@@ -130,6 +132,7 @@ pub(crate) struct Engine {
 pub(crate) struct Vices {
     pub(crate) deletes_volumes: bool,
     pub(crate) keeps_old: bool,
+    pub(crate) relabels_old: bool,
     pub(crate) hides_removed: bool,
 }
 
@@ -155,6 +158,15 @@ impl Engine {
         if self.containers.iter().any(as_ordered) {
             return vec![];
         }
+        let is_old = |c: &&mut Container| {
+            c.is(order.assignment, &order.component) && c.health(now) == Health::Healthy && !c.by_hand
+        };
+        if vices.relabels_old
+            && let Some(old) = self.containers.iter_mut().find(is_old)
+        {
+            old.label = fingerprint;
+            return vec![];
+        }
         let gone = if vices.keeps_old { vec![] } else { self.take(order.assignment, &order.component, now) };
         let key = (order.assignment, order.component.clone());
         if vices.deletes_volumes && !gone.is_empty() {
@@ -169,6 +181,7 @@ impl Engine {
             assignment: order.assignment,
             component: order.component.clone(),
             fingerprint,
+            label: None,
             by_hand: false,
             behaviour,
             started: now,
@@ -251,7 +264,7 @@ impl Engine {
         let seen = |c: &Container| Observation {
             assignment: c.assignment,
             component: c.component.clone(),
-            fingerprint: c.fingerprint,
+            fingerprint: c.label.or(c.fingerprint),
             health: c.health(now),
             restarts: 0,
         };
@@ -317,6 +330,7 @@ impl Engine {
                     number: self.number,
                     component,
                     fingerprint: None,
+                    label: None,
                     by_hand: true,
                     behaviour: Behaviour::Good,
                     started: now,

@@ -14,6 +14,8 @@ pub enum Sabotage {
     RestartsOnReconnect,
     /// The engine starts the new container and leaves the old one running.
     StartsBesideOld,
+    /// The engine gives the old container the new label, and lets it run on.
+    RelabelsOld,
     /// The shell tells the core that a component is up without asking the runtime.
     ClaimsInstalled,
     /// The ledger comes back from a crash as it was some writes ago.
@@ -80,6 +82,7 @@ pub const SABOTAGES: &[Sabotage] = &[
     Sabotage::UpdateDeletesVolumes,
     Sabotage::RestartsOnReconnect,
     Sabotage::StartsBesideOld,
+    Sabotage::RelabelsOld,
     Sabotage::ClaimsInstalled,
     Sabotage::LedgerForgets,
     Sabotage::ReplayRenumbered,
@@ -119,7 +122,7 @@ impl Sabotage {
             Sabotage::RunsUnverified => Check::NothingUnverifiedRuns,
             Sabotage::UpdateDeletesVolumes => Check::VolumesSurvive,
             Sabotage::RestartsOnReconnect | Sabotage::StopsOnExpiry => Check::AsDesiredIsLeftAlone,
-            Sabotage::StartsBesideOld => Check::NeverTwoVersions,
+            Sabotage::StartsBesideOld | Sabotage::RelabelsOld => Check::NeverTwoVersions,
             Sabotage::ClaimsInstalled
             | Sabotage::ImaginesRecovery
             | Sabotage::ImaginesRunning

@@ -14,6 +14,7 @@ mod plant;
 mod programs;
 mod reports;
 mod scales;
+mod simulation;
 mod stage;
 mod table;
 mod waiting;
@@ -40,10 +41,11 @@ enum Name {
     Agent,
     Gap,
     Page,
+    Simulation,
 }
 
 impl Name {
-    const ALL: [(&'static str, Name); 10] = [
+    const ALL: [(&'static str, Name); 11] = [
         ("programs", Name::Programs),
         ("agent", Name::Agent),
         ("304", Name::Answers),
@@ -54,6 +56,7 @@ impl Name {
         ("deploy", Name::Deploy),
         ("gap", Name::Gap),
         ("page", Name::Page),
+        ("simulation", Name::Simulation),
     ];
 }
 
@@ -130,10 +133,11 @@ fn target() -> Result<PathBuf> {
 /// optimisation would measure itself.
 pub(crate) fn run(wanted: &Wanted) -> Result<bool> {
     eprintln!("building the release programs …");
-    for packages in [
-        &["--release", "-p", "margrave", "-p", "xtask"][..],
-        &["--profile", "device", "-p", "margrave-agent"],
-    ] {
+    let mut release = vec!["--release", "-p", "margrave", "-p", "xtask"];
+    if wanted.names.contains(&Name::Simulation) {
+        release.extend(["-p", "margrave-world"]);
+    }
+    for packages in [&release[..], &["--profile", "device", "-p", "margrave-agent"]] {
         let built = Command::new(env!("CARGO"))
             .args(["build", "--locked"])
             .args(packages)
@@ -186,6 +190,7 @@ fn one(lab: &Lab, name: Name, plant: &mut Option<Plant>, table: &mut Table) -> R
         Name::Gap => return gap::measure(lab, table),
         Name::Page => return page::measure(lab, table),
         Name::Fleet => return fleet::measure(lab, table),
+        Name::Simulation => return simulation::measure(lab, table),
         Name::Answers => answers::polls,
         Name::Connections => answers::connections,
         Name::Reports => reports::measure,

@@ -21,6 +21,7 @@ pub(super) struct Programs {
     pub(super) margrave: PathBuf,
     pub(super) agent: PathBuf,
     pub(super) xtask: PathBuf,
+    pub(super) world: PathBuf,
 }
 
 impl Programs {
@@ -31,6 +32,7 @@ impl Programs {
             margrave: release.join("margrave"),
             agent: device.join("margrave-agent"),
             xtask: release.join("xtask"),
+            world: release.join("margrave-world"),
         }
     }
 }
@@ -261,6 +263,13 @@ impl Cores {
         let there = Command::new("taskset").arg("--version").stdout(Stdio::null()).status();
         let enough = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= 2);
         (enough && there.is_ok_and(|status| status.success())).then_some(Cores { server: 0, generator: 1 })
+    }
+
+    /// A program on both, and on no others.
+    pub(super) fn command(&self, program: &Path) -> Command {
+        let mut command = Command::new("taskset");
+        command.args(["-c", &format!("{},{}", self.server, self.generator)]).arg(program);
+        command
     }
 
     /// Keeps this process, which generates the load, on its own core until the answer is dropped.

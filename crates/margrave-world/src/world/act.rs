@@ -9,7 +9,7 @@ use margrave_core::parameters::ParameterValue;
 use margrave_core::report::{Failure, FailureCode};
 
 use super::machine::{Doing, Fate};
-use super::{Happening, World};
+use super::{Happening, Machine, World};
 use crate::check::Violation;
 use crate::engine::{Behaviour, Vices};
 use crate::fault::Fault;
@@ -17,12 +17,21 @@ use crate::sabotage::Sabotage;
 
 /// How long it takes until somebody loses patience with an act that hangs.
 const HANGS_FOR: Duration = Duration::from_secs(300);
+/// How long a component is downloaded, how long it takes until its container is in its place, and until that is well, where nothing
+/// goes wrong.
+const DOWNLOAD_MIN: Duration = Duration::from_millis(50);
+pub(super) const DOWNLOAD_MAX: Duration = Duration::from_secs(10);
+const SWITCH_MIN: Duration = Duration::from_millis(100);
+pub(super) const SWITCH_MAX: Duration = Duration::from_secs(2);
+const WARM_UP_MIN: Duration = Duration::from_millis(300);
+pub(super) const WARM_UP_MAX: Duration = Duration::from_secs(20);
 
 impl World {
     fn vices(&self) -> Vices {
         Vices {
             deletes_volumes: self.sabotage == Some(Sabotage::UpdateDeletesVolumes),
             keeps_old: self.sabotage == Some(Sabotage::StartsBesideOld),
+            relabels_old: self.sabotage == Some(Sabotage::RelabelsOld),
             hides_removed: self.sabotage == Some(Sabotage::HidesRemoved),
         }
     }
@@ -89,7 +98,7 @@ impl World {
     fn download_time(&mut self, at: usize) -> Duration {
         let is_slow = self.rates.pull_slow > 0.0 && self.dice.hit(self.rates.pull_slow);
         if !is_slow {
-            return self.dice.millis(50, 10_000);
+            return self.dice.between(DOWNLOAD_MIN, DOWNLOAD_MAX);
         }
         self.note(at, Fault::PullSlow);
         self.dice.seconds(30, 900)
@@ -109,13 +118,13 @@ impl World {
             return self.end_soon(at, ticket, event);
         }
         let fate = self.fate(at, &action);
-        let warm_up = self.dice.millis(300, 20_000);
+        let warm_up = self.dice.between(WARM_UP_MIN, WARM_UP_MAX);
         let (switch, end) = match &action {
             Action::Observe => (None, self.dice.millis(10, 300)),
             Action::Prefetch(_) => (None, self.download_time(at)),
             Action::Remove { .. } => (None, self.dice.millis(200, 4000)),
             _ => {
-                let switch = self.dice.millis(100, 2000);
+                let switch = self.dice.between(SWITCH_MIN, SWITCH_MAX);
                 (Some(switch), switch + warm_up)
             }
         };
@@ -131,10 +140,18 @@ impl World {
 
     /// The old container goes and the new one comes.
     pub(super) fn switch(&mut self, at: usize, life: u64, ticket: u64) -> Result<(), Violation> {
-        if !self.machines[at].is(life) || self.is_away(at) {
+        if !self.machines[at].is(life) {
             return Ok(());
         }
         let Some(doing) = self.machines[at].under_way.get(&ticket).cloned() else { return Ok(()) };
+        if self.is_away(at) {
+            // It is not done then, and an engine that is back before the end does not say that it was.
+            let code = self.away_code(&doing.action);
+            let doing =
+                self.machines[at].under_way.get_mut(&ticket).filter(|doing| doing.fate == Fate::Honest);
+            doing.into_iter().for_each(|doing| doing.fate = Fate::Fails(code));
+            return Ok(());
+        }
         let reached = match doing.fate {
             Fate::Honest | Fate::SaysFailed => true,
             Fate::SaysDone => false,
@@ -150,7 +167,9 @@ impl World {
             order.values.push(("EXTRA".to_owned(), ParameterValue::Text("unverified".to_owned())));
         }
         let (now, vices) = (self.now, self.vices());
-        let touched = self.machines[at].engine.switch(&order, now, doing.warm_up, vices);
+        let machine = &mut self.machines[at];
+        machine.memory.deceived.remove(&(order.assignment, order.component.clone()));
+        let touched = machine.engine.switch(&order, now, doing.warm_up, vices);
         self.stir(at);
         self.check_touched(at, touched)
     }
@@ -185,7 +204,10 @@ impl World {
                 }
                 (Fate::Fails(code), action) => action.undone("it failed", code),
                 (Fate::Hangs, action) => action.undone("It took too long.", FailureCode::Timeout),
-                (Fate::SaysDone, action) => done(action),
+                (Fate::SaysDone, action) => {
+                    self.deceive(at, action);
+                    done(action)
+                }
             }
         };
         let changed = matches!(&event, Event::Applied { .. } | Event::Removed { .. });
@@ -224,6 +246,7 @@ impl World {
                 applied(&order, verdict)
             }
             Action::Remove { assignment, component, .. } => {
+                machine.memory.deceived.remove(&(assignment, component.clone()));
                 let touched = machine.engine.remove(assignment, &component, now, vices);
                 self.stir(at);
                 // What is wanted again since then could not be known when it began.
@@ -241,15 +264,29 @@ impl World {
         if self.is_away(at) || doing.fate != Fate::Honest {
             return;
         }
-        let engine = &mut self.machines[at].engine;
+        let Machine { engine, memory, .. } = &mut self.machines[at];
         // What it stops here was asked for, and judged, while the agent lived.
         match &doing.action {
-            Action::Apply(order) => drop(engine.switch(order, now, doing.warm_up, vices)),
+            Action::Apply(order) => {
+                memory.deceived.remove(&(order.assignment, order.component.clone()));
+                drop(engine.switch(order, now, doing.warm_up, vices));
+            }
             Action::Remove { assignment, component, .. } => {
+                memory.deceived.remove(&(*assignment, component.clone()));
                 drop(engine.remove(*assignment, component, now, vices));
             }
             _ => {}
         }
+    }
+
+    /// The engine says that something is done, and it is not.
+    fn deceive(&mut self, at: usize, action: &Action) {
+        let about = match action {
+            Action::Apply(order) => (order.assignment, order.component.clone()),
+            Action::Remove { assignment, component, .. } => (*assignment, component.clone()),
+            _ => return,
+        };
+        self.machines[at].memory.deceived.insert(about);
     }
 
     /// Something happened to a container; a watching agent hears of it.

@@ -73,6 +73,10 @@ pub(crate) struct Memory {
     pub(crate) left: BTreeSet<AssignmentId>,
     /// What was tried and given up while its entry stands in the manifest, by assignment.
     pub(crate) given_up: BTreeMap<AssignmentId, Digest>,
+    /// Components of which the engine said that something was done to them which was not.
+    pub(crate) deceived: BTreeSet<(AssignmentId, ComponentName)>,
+    /// What lives beneath something newer that has touched nothing yet.
+    pub(crate) beneath: BTreeSet<AssignmentId>,
     /// The document that was last said to be installed.
     pub(crate) installed: BTreeMap<AssignmentId, Digest>,
     /// What was to be told of as installed, each document once: only kept where a deliberate bug loses it.
@@ -114,8 +118,9 @@ impl Memory {
 
     /// A process begins, with what is on disk.
     pub(crate) fn remember(&mut self, device: Option<&Device>) {
-        (self.given_up, self.installed) = Default::default();
+        (self.given_up, self.installed, self.beneath) = Default::default();
         for (id, assignment) in device.into_iter().flat_map(Device::assignments) {
+            self.beneath.extend(assignment.beneath().map(|_| *id));
             self.given_up.extend(given_up(assignment).map(|document| (*id, document)));
             let said = assignment.held.filter(|_| assignment.state == State::Installed);
             self.installed.extend(said.map(|document| (*id, document)));

@@ -23,6 +23,9 @@ use crate::upstream::{Ask, Reply, accepted, read_poll};
 
 /// How long a device waits for an answer beyond what it offered to.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a message is on its way, where nothing goes wrong.
+const LATENCY_MIN: Duration = Duration::from_millis(5);
+pub(super) const LATENCY_MAX: Duration = Duration::from_millis(200);
 
 impl World {
     fn latency(&mut self) -> Duration {
@@ -30,7 +33,7 @@ impl World {
             self.tally.note(Fault::Delayed);
             return self.dice.millis(1000, 90_000);
         }
-        self.dice.millis(5, 200)
+        self.dice.between(LATENCY_MIN, LATENCY_MAX)
     }
 
     /// A device asks the server something.

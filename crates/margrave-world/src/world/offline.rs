@@ -6,13 +6,15 @@ use margrave_core::id::DeploymentName;
 use margrave_wire::operator::{PutDeployment, Targets};
 use serde_json::json;
 
+use super::act::{DOWNLOAD_MAX, SWITCH_MAX, WARM_UP_MAX};
 use super::machine::Machine;
+use super::network::LATENCY_MAX;
 use super::{Happening, Outcome, World};
 use crate::check::Violation;
 use crate::dice::Dice;
 use crate::engine::Hand;
 use crate::plan::{Incident, Plan, Rates};
-use crate::server::{client, operator};
+use crate::server::{VERSIONS, client, operator};
 
 const DAYS: u64 = 90;
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -21,6 +23,8 @@ const DEVICES: usize = 2;
 const EXPIRES_ON: u64 = 20;
 /// While the devices are away, something else is wanted of one of the two applications.
 const CHANGED_ON: u64 = 45;
+/// How often it is looked at on return whether everything is as wanted.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,6 +41,8 @@ pub struct Offline {
     pub polls_to_accept: Vec<u64>,
     /// From the renewed certificate to everything being as wanted, and the server knowing it.
     pub converged_after: Duration,
+    /// What that may take at most: one poll, what it says fetched and applied, and everything told.
+    pub converged_within: Duration,
     /// Reports that the server heard on return, and whether in the order in which they were made.
     pub reports_on_return: usize,
     pub in_order: bool,
@@ -97,6 +103,7 @@ impl World {
             restarts_on_return: 0,
             polls_to_accept: vec![],
             converged_after: Duration::ZERO,
+            converged_within: Duration::ZERO,
             reports_on_return: 0,
             in_order: true,
         };
@@ -167,7 +174,7 @@ impl World {
         let deadline = back.after(Duration::from_secs(3600));
         let mut polls: Vec<Option<u64>> = vec![None; DEVICES];
         loop {
-            let next = self.now.after(Duration::from_secs(1));
+            let next = self.now.after(LOOK_EVERY);
             self.run_until(next).await?;
             for (machine, polls) in self.machines.iter().zip(&mut polls) {
                 let newest = self.server.as_ref().and_then(|server| server.manifest(&machine.client));
@@ -193,6 +200,7 @@ impl World {
             lived.reports_on_return += machine.memory.heard.len();
             lived.in_order &= machine.memory.heard.is_sorted();
         }
+        lived.converged_within = within(lived.reports_on_return);
         Ok(())
     }
 
@@ -204,7 +212,7 @@ impl World {
         let Some(server) = &self.server else { return Ok(()) };
         let want = PutDeployment {
             package: "app".to_owned(),
-            version: Some("1.0.0".to_owned()),
+            version: Some(VERSIONS[0].0.to_owned()),
             profile: None,
             parameters: [("first".to_owned(), json!(mode))].into(),
             targets: Targets {
@@ -220,4 +228,15 @@ impl World {
         server.fleet.put_deployment(&operator(), &name, want).await.map_err(super::broken)?;
         self.after_server().await
     }
+}
+
+/// How long it takes at most until everything is as wanted and told, from the moment on at which the server can be asked: one poll,
+/// one document, its components fetched and then applied one after the other, and so many reports. Nobody waits for a time between two
+/// polls.
+fn within(reports: usize) -> Duration {
+    let exchange = LATENCY_MAX * 2;
+    let (_, components) = VERSIONS[0];
+    let each = DOWNLOAD_MAX + SWITCH_MAX + WARM_UP_MAX;
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    exchange * 2 + each * count(components.len()) + exchange * count(reports) + LOOK_EVERY
 }

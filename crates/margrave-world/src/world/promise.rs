@@ -109,6 +109,7 @@ impl World {
         }
         let mut lines = vec![];
         let mut removals = vec![];
+        let mut installed = vec![];
         for report in &fresh {
             let Some(detail) = &report.detail else { continue };
             memory.sequence = memory.sequence.max(detail.sequence);
@@ -187,8 +188,14 @@ impl World {
                         return Err(Violation::of(Check::InstalledIsBacked, &name, what));
                     }
                 }
+                let works = matches!(before, Some(State::Installing | State::Updating | State::RollingBack));
+                let applied = works && !memory.beneath.contains(&report.assignment);
+                installed.push((report.assignment, orders, applied));
             }
         }
+        let lives_beneath =
+            |(id, assignment): (&AssignmentId, &Assignment)| assignment.beneath().map(|_| *id);
+        memory.beneath = machine.device.assignments().iter().filter_map(lives_beneath).collect();
         for (id, assignment) in machine.device.assignments() {
             let known = memory.wanted.get(id).map(|(wanted, _)| *wanted);
             if known != Some(assignment.wanted) {
@@ -233,10 +240,57 @@ impl World {
         for line in lines {
             self.tell(Some(at), line);
         }
+        for (id, orders, applied) in installed {
+            self.check_version(at, id, &orders, applied)?;
+        }
         for id in removals {
             self.check_removal(at, id)?;
         }
         self.check_holds(at)
+    }
+
+    /// Asked when something is newly said to be installed; `applied` where that is the end of work, and not of a look.
+    fn check_version(
+        &self,
+        at: usize,
+        id: AssignmentId,
+        orders: &[Order],
+        applied: bool,
+    ) -> Result<(), Violation> {
+        let machine = &self.machines[at];
+        let assignment = machine.device.assignments().get(&id);
+        let Some(assignment) = assignment.filter(|assignment| assignment.state == State::Installed) else {
+            return Ok(());
+        };
+        if orders.is_empty() {
+            // Its document is lost, so nobody knows what should run.
+            return Ok(());
+        }
+        // What only an overtaken document had is known once a look has found it, and goes then. Whatever is found well was worked on
+        // before, and what is left of that goes next.
+        let given_up = assignment.given_up.as_ref().map(|given_up| given_up.document);
+        let documents = [assignment.good, given_up].into_iter().flatten();
+        let readings = documents.filter_map(|document| machine.device.reading(&document)?.as_ref().ok());
+        let was_in_one = readings.flat_map(Order::of).map(|order| order.component);
+        let seen = machine.device.seen().iter().filter(|seen| seen.assignment == id);
+        let known: BTreeSet<_> = was_in_one.chain(seen.map(|seen| seen.component.clone())).collect();
+        let of =
+            |container: &&Container| container.assignment == id && container.runs() && !container.by_hand;
+        for container in machine.engine.containers().iter().filter(of) {
+            let component = &container.component;
+            let is_right = match orders.iter().find(|order| order.component == *component) {
+                Some(order) => container.fingerprint == Some(order.fingerprint()),
+                None => {
+                    let _ = (applied, &known);
+                    false
+                }
+            };
+            if !is_right && !machine.memory.deceived.contains(&(id, component.clone())) {
+                let what = format!("{} is installed, and {component} of another version runs", short(id));
+                return Err(Violation::of(Check::NeverTwoVersions, &machine.name, what));
+            }
+        }
+        Ok(())
     }
 
     /// Asked after everything that the engine did because the agent wanted it; `touched` are containers that were

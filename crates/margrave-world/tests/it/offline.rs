@@ -10,6 +10,7 @@ fn ninety_days_offline_restart_nothing_and_end_with_one_poll() {
     eprintln!("{lived:#?}");
     assert_eq!(lived.restarts_on_return, 0);
     assert_eq!(lived.polls_to_accept, [1, 1]);
+    assert!(lived.converged_after <= lived.converged_within, "{lived:?}");
     assert!(lived.in_order && lived.reports_on_return > 0);
     // Somebody stopped one container on each device; the rest was never touched.
     assert_eq!(lived.repairs, 2);

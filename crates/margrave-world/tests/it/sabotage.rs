@@ -56,6 +56,7 @@ caught! {
     an_update_that_deletes_volumes_is_caught UpdateDeletesVolumes,
     restarting_on_reconnect_is_caught RestartsOnReconnect,
     starting_beside_the_old_one_is_caught StartsBesideOld,
+    relabelling_the_old_one_is_caught RelabelsOld,
     claiming_that_it_is_installed_is_caught ClaimsInstalled,
     a_ledger_that_forgets_is_caught LedgerForgets,
     a_replay_under_a_new_number_is_caught ReplayRenumbered,

@@ -180,18 +180,28 @@ impl Device {
         assignment.starting_since = Some(since);
         let starts = |order: &&Order| self.sight(order).is_some_and(|seen| seen.health == Health::Starting);
         let patience = |order: &Order| {
-            let once =
-                order.timeout.map_or(START_TIME_USUAL, |timeout| timeout.duration().min(START_TIME_MAX));
-            once.max(START_TIME_USUAL) * STARTS_SLOWER
+            let once = match order.wait {
+                true => order.timeout.map_or(START_TIME_USUAL, |timeout| timeout.duration()),
+                // Who is not to wait writes no time down either.
+                false => START_TIME_MAX,
+            };
+            once.clamp(START_TIME_USUAL, START_TIME_MAX) * STARTS_SLOWER
         };
-        let slow = orders.iter().filter(starts).find(|order| now.since(since) >= patience(order));
-        let Some(component) = slow.map(|order| order.component.clone()) else { return };
+        let slow = orders.iter().filter(starts).filter(|order| now.since(since) >= patience(order));
+        let Some(order) = slow.min_by_key(|order| !order.wait) else { return };
+        let component = &order.component;
         let minutes = now.since(since).as_secs() / 60;
         let message = format!(
             "component {component} has been starting for {minutes} minutes and did not become healthy"
         );
-        let failure = Failure::new(FailureCode::Unhealthy, message).of(&component);
-        self.fall_sick(settings, id, failure, now, roll);
+        if order.wait {
+            let failure = Failure::new(FailureCode::Unhealthy, message).of(component);
+            return self.fall_sick(settings, id, failure, now, roll);
+        }
+        // That it becomes healthy was never part of a try; and started once more it would be called installed at once.
+        let message =
+            format!("{message}; nothing is done about it, because its package says not to wait for it");
+        self.leave(settings, id, Failure::new(FailureCode::Unhealthy, message).of(component), now);
     }
 
     fn fall_sick(&mut self, settings: &Settings, id: AssignmentId, failure: Failure, now: Moment, roll: f64) {

@@ -77,3 +77,77 @@ fn an_update_that_only_just_came_up_has_its_own_time() {
     world.live_until(world.now.after(MINUTE * 9));
     assert!(!world.told(1).contains("FAILED"), "{}", world.told(1));
 }
+
+/// Two components, of which nobody is to wait for the data base.
+fn unwaited(revision: &str) -> (Workload, Digest) {
+    let mut workload = workload(1, &["db", "web"], revision);
+    workload.components[0].wait = Some(false);
+    let db = World::fingerprints(&workload)[0];
+    (workload, db)
+}
+
+#[test]
+fn dm_032_an_update_that_nobody_waits_for_may_need_an_hour_to_become_healthy() {
+    let mut world = World::scheduled(Schedule::default());
+    let (new, db) = unwaited("b");
+    world.publish(vec![new.clone()]);
+    world.run_until_converged();
+    world.odd.insert(db, Health::Starting);
+    world.live_until(world.now.after(MINUTE * 119));
+    world.odd.clear();
+    world.live_until(world.now.after(MINUTE * 5));
+    assert!(!world.told(1).contains("FAILED"), "{}", world.told(1));
+    let assignment = &world.device.assignments()[&id(1)];
+    assert_eq!(assignment.good, Some(document(&new).digest()), "there is no way back from it any more");
+}
+
+#[test]
+fn dm_032_what_nobody_waits_for_and_starts_for_ever_is_told_once_and_left() {
+    let mut world = World::scheduled(Schedule::default());
+    let (new, db) = unwaited("b");
+    world.publish(vec![new]);
+    world.run_until_converged();
+    world.reports.clear();
+    let started = world.started;
+    // Whatever is done to it, it goes on starting.
+    for _ in 0..24 * 60 {
+        world.odd.insert(db, Health::Starting);
+        world.live_until(world.now.after(MINUTE));
+    }
+    assert_eq!((world.told(1).as_str(), world.started), ("FAILED", started));
+    let assignment = &world.device.assignments()[&id(1)];
+    let failure = assignment.failure.as_ref().unwrap();
+    assert_eq!((assignment.strikes, failure.code), (0, FailureCode::Unhealthy));
+    assert!(failure.message.contains("starting for 120 minutes"), "{}", failure.message);
+    // It becomes healthy after all.
+    world.odd.clear();
+    world.live_until(world.now.after(MINUTE));
+    assert_eq!(state(&world), State::Installed);
+}
+
+#[test]
+fn what_was_left_starting_is_mended_where_more_than_that_is_wrong() {
+    let mut world = World::scheduled(Schedule::default());
+    let (new, db) = unwaited("b");
+    world.publish(vec![new]);
+    world.run_until_converged();
+    world.odd.insert(db, Health::Starting);
+    world.live_until(world.now.after(MINUTE * 121));
+    assert_eq!(state(&world), State::Failed);
+    world.running.retain(|(_, component), _| component.as_str() != "web");
+    world.live_until(world.now.after(MINUTE * 5));
+    assert!(world.converged(), "{}", world.told(1));
+}
+
+#[test]
+fn what_is_waited_for_is_not_waited_for_longer_beside_what_is_not() {
+    let mut world = World::scheduled(Schedule::default());
+    let (new, db) = unwaited("b");
+    let web = World::fingerprints(&new)[1];
+    world.publish(vec![new]);
+    world.run_until_converged();
+    world.odd.extend([(db, Health::Starting), (web, Health::Starting)]);
+    world.live_until(world.now.after(MINUTE * 11));
+    let fault = world.reports.iter().rev().find_map(|report| report.components[1].fault.as_ref());
+    assert_eq!(fault.map(|fault| fault.source.as_str()), Some("web"));
+}

@@ -54,6 +54,8 @@ pub struct Launch {
     pub poll_wait: Option<Duration>,
     /// Talk and change at any time, whatever schedule the server set.
     pub any_time: bool,
+    /// Whether bytes are dear; `None` leaves it to the server.
+    pub saves_data: Option<bool>,
     /// Whether images go that no deployment needs any more; `None` leaves it to the server.
     pub removes_images: Option<bool>,
     /// Refuse a trust bundle with a lower number than the one in use (ID-145).
@@ -87,6 +89,7 @@ impl Launch {
             poll_every: None,
             poll_wait: None,
             any_time: false,
+            saves_data: None,
             removes_images: None,
             refuse_older_bundle: false,
         }
@@ -102,6 +105,7 @@ impl Launch {
             poll_every,
             poll_wait,
             any_time,
+            saves_data,
             removes_images,
             refuse_older_bundle,
         } = self;
@@ -145,7 +149,7 @@ impl Launch {
             otel_collector: true,
             simulated,
             agent_version: VERSION.to_owned(),
-            overrides: own_words(poll_every, poll_wait, any_time, removes_images),
+            overrides: own_words(poll_every, poll_wait, any_time, saves_data, removes_images),
         };
         let able = machine.capabilities(&device, &offer(vec![ProfileKind::Compose]), &overrides)?;
         let (capabilities, capabilities_later) = if hosts {
@@ -163,6 +167,7 @@ impl Launch {
             poll: poll_every.is_some(),
             wait: poll_wait.is_some(),
             schedule: any_time,
+            saver: saves_data,
             removes_images,
         };
         Ok(AgentConfig {
@@ -185,6 +190,7 @@ fn own_words(
     poll_every: Option<Duration>,
     poll_wait: Option<Duration>,
     any_time: bool,
+    saves_data: Option<bool>,
     removes_images: Option<bool>,
 ) -> Vec<String> {
     let mut words = vec![];
@@ -194,6 +200,7 @@ fn own_words(
         false => format!("polls are held open for {}s", wait.as_secs_f64()),
     }));
     words.extend(any_time.then(|| "talks and changes at any time".to_owned()));
+    words.extend(saves_data.map(|saves| if saves { "saves data" } else { "does not save data" }.to_owned()));
     words.extend(removes_images.map(|removes| match removes {
         true => "removes images that no deployment needs any more".to_owned(),
         false => "keeps images".to_owned(),

@@ -247,6 +247,9 @@ struct Run {
     /// Talk to the server and change what runs at any time, whatever schedule the server set.
     #[arg(long)]
     any_time: bool,
+    /// Whether reports wait for the next poll and downloads for the window, whatever schedule the server set.
+    #[arg(long, value_enum, value_name = "ON|OFF")]
+    data_saver: Option<Switch>,
     /// Refuse a trust bundle whose number is lower than that of the one in use; otherwise that is only logged.
     #[arg(long)]
     refuse_older_bundle: bool,
@@ -260,6 +263,12 @@ struct Run {
     /// For `--runtime simulated`: a JSON file with latencies and failures (docs/devices.md).
     #[arg(long, value_name = "FILE")]
     simulation: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -476,6 +485,7 @@ impl Run {
             poll,
             wait,
             any_time,
+            data_saver,
             refuse_older_bundle,
             otlp,
             images,
@@ -507,6 +517,7 @@ impl Run {
             poll_every: poll.map(|p| p.0),
             poll_wait: wait.map(|w| w.0),
             any_time,
+            saves_data: data_saver.map(|saver| matches!(saver, Switch::On)),
             removes_images: images.map(|images| matches!(images, Images::Remove)),
             refuse_older_bundle,
         })

@@ -91,6 +91,8 @@ pub struct Overrides {
     pub wait: bool,
     /// Hours, downtimes and windows do not count.
     pub schedule: bool,
+    /// Whether bytes are dear.
+    pub saver: Option<bool>,
     /// Whether images go that no deployment needs any more.
     pub removes_images: Option<bool>,
 }
@@ -491,7 +493,7 @@ impl Device {
             }),
             signed_at: None,
         };
-        let alone = self.saves();
+        let alone = self.saves(settings);
         self.outbox.push(report, alone);
     }
 
@@ -529,7 +531,7 @@ impl Device {
             }),
             signed_at: None,
         };
-        let alone = self.saves();
+        let alone = self.saves(settings);
         self.outbox.push(report, alone);
     }
 }

@@ -42,7 +42,11 @@ impl Device {
     }
 
     fn retell_every(&self, settings: &Settings) -> Duration {
-        if self.saves() { settings.retell_every.saturating_mul(SELDOM) } else { settings.retell_every }
+        if self.saves(settings) {
+            settings.retell_every.saturating_mul(SELDOM)
+        } else {
+            settings.retell_every
+        }
     }
 
     /// The server said that nothing changed.

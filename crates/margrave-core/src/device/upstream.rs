@@ -129,7 +129,7 @@ impl Device {
         if untold {
             // First exchange of all (MI-G2-120): nothing else is asked before it.
             let first = self.capabilities_known.is_none() && up.capabilities != up.capabilities_refused;
-            if up.telling.is_none() && due(up.tell) && (first || due(up.ask) || !self.saves()) {
+            if up.telling.is_none() && due(up.tell) && (first || due(up.ask) || !self.saves(settings)) {
                 return Some(Action::SendCapabilities);
             }
             if first {
@@ -140,14 +140,14 @@ impl Device {
         if !up.sending
             && !self.moved
             && due(up.send)
-            && (due(up.ask) || !self.saves())
+            && (due(up.ask) || !self.saves(settings))
             && let Some(report) = self.outbox.next(up.passed_over)
         {
             return Some(Action::Send(report.clone()));
         }
         // Who saves data tells everything before it asks, so that nothing waits for one poll more.
         let telling = !self.moved && !self.outbox.is_empty() && (up.sending || due(up.send));
-        if !up.asking && due(up.ask) && !(telling && self.saves()) {
+        if !up.asking && due(up.ask) && !(telling && self.saves(settings)) {
             if let Some((manifest, _)) = &up.staged {
                 return Some(Action::Fetch(self.fetch_plan(manifest)));
             }
@@ -182,8 +182,8 @@ impl Device {
     }
 
     /// Whether bytes are dear.
-    pub(super) fn saves(&self) -> bool {
-        self.schedule.saver
+    pub(super) fn saves(&self, settings: &Settings) -> bool {
+        settings.overrides.saver.unwrap_or(self.schedule.saver)
     }
 
     /// An exchange did not work. In a known downtime that is no news.
@@ -219,12 +219,15 @@ impl Device {
         if let Gate::Closed(opens) = self.network(settings, now) {
             return opens;
         }
-        let tell = (up.capabilities.is_some()
-            && up.capabilities != self.capabilities_known
-            && up.telling.is_none())
-        .then_some(if self.capabilities_known.is_some() { self.with_a_poll(up.tell) } else { up.tell });
+        let tell =
+            (up.capabilities.is_some() && up.capabilities != self.capabilities_known && up.telling.is_none())
+                .then_some(if self.capabilities_known.is_some() {
+                    self.with_a_poll(settings, up.tell)
+                } else {
+                    up.tell
+                });
         let sends = !up.sending && !self.moved && !self.outbox.is_empty();
-        let send = sends.then(|| self.with_a_poll(up.send));
+        let send = sends.then(|| self.with_a_poll(settings, up.send));
         let ask = (!up.asking).then_some(up.ask);
         let quiet = Some(self.quiet(now)).filter(|quiet| quiet.lasts(now)).unwrap_or_default().until;
         let times = [tell, send, ask].into_iter().flatten().map(|pause| pause.until.max(quiet));
@@ -232,9 +235,9 @@ impl Device {
     }
 
     /// Who saves data talks when it asks anyway.
-    fn with_a_poll(&self, pause: Pause) -> Pause {
+    fn with_a_poll(&self, settings: &Settings, pause: Pause) -> Pause {
         let ask = self.upstream.ask;
-        if self.saves() && ask.until > pause.until { ask } else { pause }
+        if self.saves(settings) && ask.until > pause.until { ask } else { pause }
     }
 
     /// What is left of the quiet that the server asked for.

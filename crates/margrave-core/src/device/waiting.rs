@@ -244,7 +244,7 @@ impl Device {
             Gate::Closed(Some(opens)) => self.schedule.contact(opens).is_open(),
             _ => false,
         };
-        if self.saves() && later {
+        if self.saves(settings) && later {
             return Err(None);
         }
         let tried = assignment.ahead.as_ref().filter(|ahead| ahead.document == goal);

@@ -190,8 +190,11 @@ fn what_is_set_on_the_device_goes_before_its_schedule_and_is_shown_on_both_sides
     let simulation = stage.path("line-1.simulation.json");
     let simulation = simulation.to_str().expect("a plain path");
     let simulated = ["--runtime", "simulated", "--simulation", simulation];
-    let _running = stage.run_agent("line-1", &[&simulated[..], &["--any-time", "--poll", "60s"]].concat());
-    let words = ["polls every 60s", "talks and changes at any time"];
+    let _running = stage.run_agent(
+        "line-1",
+        &[&simulated[..], &["--any-time", "--poll", "60s", "--data-saver", "off"]].concat(),
+    );
+    let words = ["polls every 60s", "talks and changes at any time", "does not save data"];
     let shown = wait_for("the server shows what is set on the device", || {
         let shown = String::from_utf8(stage.margrave(&["device", "show", "line-1"]).stdout).ok()?;
         words.iter().all(|words| shown.contains(words)).then_some(shown)
@@ -204,7 +207,7 @@ fn what_is_set_on_the_device_goes_before_its_schedule_and_is_shown_on_both_sides
     // Twelve hours from now: it does not open while this runs.
     let hour = (jiff::Timestamp::now() + jiff::Span::new().hours(12)).strftime("%H").to_string();
     let window = format!("daily {hour}:00-{hour}:01 UTC");
-    stage.json(&["schedule", "set", "fleet", "--window", &window]);
+    stage.json(&["schedule", "set", "fleet", "--window", &window, "--data-saver", "on"]);
     wait_for("the device hears of it", || {
         (stage.agent_status("line-1")["schedule"]["windows"] == json!([window])).then_some(())
     });
@@ -214,6 +217,7 @@ fn what_is_set_on_the_device_goes_before_its_schedule_and_is_shown_on_both_sides
         let began = stage.history("line-1", "hello").contains(&"UPDATING".to_owned());
         (current && began).then_some(())
     });
+    // Each step is told, as by a device that does not save data.
     stage.wait_state("line-1", "hello", "INSTALLED");
 }
 

@@ -407,15 +407,23 @@ fn an_update_that_is_not_here_waits_for_the_end_of_the_downtime_and_one_that_is_
 
 #[test]
 fn data_saver_tells_only_where_things_stand_and_only_when_it_asks() {
-    let saver =
-        Schedule { saver: true, poll: Some(Poll { every: HOUR, wait: false }), ..Schedule::default() };
-    let mut world = World::scheduled(saver);
-    world.want(vec![workload(1, &["db", "web"], "b")]);
-    let did = world.live_until(world.now.after(3 * HOUR));
-    let talks: Vec<&str> =
-        talks(&did).into_iter().filter(|did| !did.contains(' ') || did.starts_with("tell")).collect();
-    assert_eq!(talks.iter().filter(|did| **did == "poll").count(), talks.len() - 1, "{talks:?}");
-    assert_eq!(talks.iter().filter(|did| did.starts_with("tell")).collect::<Vec<_>>(), [&"tell INSTALLED"]);
+    // As the server says, or as the device says otherwise.
+    for (saver, own) in [(true, None), (false, Some(true)), (true, Some(false)), (false, None)] {
+        let poll = Some(Poll { every: HOUR, wait: false });
+        let mut world = World::scheduled(Schedule { saver, poll, ..Schedule::default() });
+        world.settings.overrides.saver = own;
+        world.want(vec![workload(1, &["db", "web"], "b")]);
+        let did = world.live_until(world.now.after(3 * HOUR));
+        let talks: Vec<&str> =
+            talks(&did).into_iter().filter(|did| !did.contains(' ') || did.starts_with("tell")).collect();
+        let tells: Vec<&str> = talks.iter().copied().filter(|did| did.starts_with("tell")).collect();
+        if own.unwrap_or(saver) {
+            assert_eq!(tells, ["tell INSTALLED"]);
+            assert_eq!(talks.iter().filter(|did| **did == "poll").count(), talks.len() - 1, "{talks:?}");
+        } else {
+            assert!(tells.contains(&"tell UPDATING"), "{saver} {own:?} {tells:?}");
+        }
+    }
 }
 
 #[test]

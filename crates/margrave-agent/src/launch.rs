@@ -23,7 +23,7 @@ use crate::runtime::compose::{ComposeRuntime, ComposeSettings, ImageRegistry};
 use crate::runtime::engine::Places;
 use crate::runtime::own_registry::OwnRegistry;
 use crate::runtime::simulated::{SimulatedRuntime, Simulation};
-use crate::runtime::{Runtime, Telemetry};
+use crate::runtime::{Runtime, Telemetry, is_there};
 use crate::supervisor::Supervisor;
 
 /// The version that a device reports and `--version` prints.
@@ -134,8 +134,12 @@ impl Launch {
                 Arc::new(compose_runtime(&mut settings, &identity, &access).await?)
             }
         };
+        let trouble = runtime.reached().await.err();
+        if let Some(failure) = &trouble {
+            tracing::warn!(%failure, "nothing can be started or mended here yet; what runs goes on running");
+        }
         // A device that boots faster than its engine must not say that it hosts nothing when it always did.
-        let hosts = runtime.answers().await || has_history(&data)?;
+        let hosts = trouble.is_none_or(|failure| is_there(&failure)) || has_history(&data)?;
         let overrides = match capabilities
             .or_else(|| Some(data.join("capabilities.json")).filter(|path| path.exists()))
         {

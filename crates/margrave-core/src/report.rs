@@ -168,7 +168,7 @@ pub enum FailureCode {
     DocumentInvalid,
     /// The device does not meet the document's own eligibility rules.
     NotEligible,
-    /// No container engine or Compose v2 for this kind of profile on this device.
+    /// No container engine, or no Compose that is new enough, for this kind of profile on this device.
     RuntimeMissing,
     /// The engine did not answer, or there was not enough memory to work with it.
     RuntimeUnreachable,

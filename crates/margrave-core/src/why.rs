@@ -208,7 +208,7 @@ codes! {
         "Choose another profile or device, or change what the device offers.";
     RuntimeAbsent, "runtime-absent", Person,
         "The device is among the targets, and says that it has no container engine.",
-        "Start a container engine with Compose v2 on the device; its agent says so by itself, and the device comes in.";
+        "Start a container engine with Compose 2.24 or newer on the device; its agent says so by itself, and the device comes in.";
     SecretMissing, "secret-missing", Person,
         "The device is among the targets, and was left out because a secret that the deployment refers to was not where the server looks for it.",
         "Put the secret where the text says, then publish the deployment again: `margrave deployment update DEPLOYMENT`, or `margrave apply` its file.";
@@ -297,8 +297,8 @@ fn failure(code: FailureCode) -> (&'static str, &'static str) {
             "Deploy to a device that has what the package asks for, or choose another profile.",
         ),
         FailureCode::RuntimeMissing => (
-            "There is no container engine or Compose v2 for this kind of profile on the device.",
-            "Install a container engine and Compose v2 on the device, or start them if they are there.",
+            "There is no container engine, or no Compose 2.24 or newer, for this kind of profile on the device.",
+            "Install a container engine and Compose 2.24 or newer on the device, or start them if they are there.",
         ),
         FailureCode::RuntimeUnreachable => (
             "The container engine did not answer, or the device had not enough memory to work with it.",

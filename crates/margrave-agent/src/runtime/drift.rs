@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::container::{Container, HealthState, Status};
 use super::health;
 use super::prepared::{LOOK_FIRST, Prepared};
-use super::record::{Record, Service};
+use super::record::{Record, Service, Stage};
 
 /// An engine calls a paused container unhealthy, and goes on doing so until the next check after it was resumed. By default
 /// there is one every half minute.
@@ -53,15 +53,23 @@ pub(super) async fn straighten(
     Ok(bent)
 }
 
-/// Which services have to be made anew although the order is the one that was started, where another Compose made what is here:
-/// each hashes definitions in its own way, and would make all of them anew. Those that are not as noted, and those of which only
-/// some containers are left, because two that were hashed in different ways are never both as noted. By the same Compose only what is
-/// missing is made.
-pub(super) fn strayed(record: &Record, containers: &[Container], by_another: bool) -> BTreeSet<String> {
+/// Whether it is noted of what definition what is here was made. What tries found that were cut off, or failed, before all of it was
+/// up once may be of an earlier version.
+pub(super) fn is_noted(record: &Record, containers: &[Container]) -> bool {
+    let has_hash = |service: &Service| service.hash.is_some();
+    let is_known = |container: &Container| record.services.get(&container.service).is_some_and(has_hash);
+    record.stage != Stage::Begun || record.services.values().any(has_hash) && containers.iter().all(is_known)
+}
+
+/// Which services have to be made anew although the order is the one that was started, where Compose is not to compare: it may hash
+/// definitions in another way than when it made what is here, and would make all of them anew. Those that are not as noted. And, where
+/// it does hash in another way, those of which only some containers are left: two that were hashed in different ways are never both as
+/// noted.
+pub(super) fn strayed(record: &Record, containers: &[Container], otherwise: bool) -> BTreeSet<String> {
     let strays = |(name, service): &(&String, &Service)| {
         let here: Vec<&Container> = containers.iter().filter(|c| &c.service == *name).collect();
         let as_noted = here.iter().all(|c| service.hash.is_some() && c.config_hash == service.hash);
-        let too_few = by_another && !here.is_empty() && here.len() < service.replicas as usize;
+        let too_few = otherwise && !here.is_empty() && here.len() < service.replicas as usize;
         !as_noted || too_few
     };
     record.services.iter().filter(strays).map(|(name, _)| name.clone()).collect()
@@ -103,5 +111,10 @@ mod tests {
         containers.push(changed);
         assert_eq!(strayed(&record, &containers, true), ["changed", "half"].map(str::to_owned).into());
         assert_eq!(strayed(&record, &containers, false), ["changed"].map(str::to_owned).into());
+        let begun = Record { stage: Stage::Begun, ..record };
+        assert!(is_noted(&begun, &containers));
+        assert!(!is_noted(&begun, &[container("stranger", Status::Running)]));
+        let never_up = begun.services.keys().map(|name| (name.clone(), service())).collect();
+        assert!(!is_noted(&Record { services: never_up, ..begun }, &containers));
     }
 }

@@ -13,6 +13,7 @@ use margrave_core::report::{Failure, FailureCode};
 use super::container::Container;
 use super::engine::{disk_full, engine_away, sentence};
 use super::health::{self, Condition, Progress};
+use super::program::PACKAGES;
 use super::record::Service;
 
 /// Why Compose could not start a project: `new` are the containers that it made or started in this attempt. Of the others it may have
@@ -154,8 +155,8 @@ const CLIENT_REFUSES: i32 = 125;
 /// any other.
 fn broke_down(code: Option<i32>, errors: &str, what_it_did: &str) -> Option<Failure> {
     if code == Some(CLIENT_REFUSES) || errors.contains("'compose' is not a docker command") {
-        let message = "Docker Compose is not there any more. Install Compose v2: the package docker-compose-plugin or \
-                       docker-compose-v2.";
+        let message =
+            format!("Docker Compose is not there any more. Install Compose 2.24 or newer: {PACKAGES}.");
         return Some(Failure::new(FailureCode::RuntimeMissing, message));
     }
     // Beside a signal: what a shell or Docker's client says of a program that was killed by one, and Compose of itself when it was
@@ -311,7 +312,7 @@ mod tests {
         for starved in STARVED {
             check_up_ended(Some(2), &format!("{progress}{starved}"), ended);
         }
-        let missing = "runtime-missing: Docker Compose is not there any more. Install Compose v2: the package \
+        let missing = "runtime-missing: Docker Compose is not there any more. Install Compose 2.24 or newer: the package \
                        docker-compose-plugin or docker-compose-v2.";
         check_up_ended(
             Some(125),

@@ -69,6 +69,11 @@ pub type Pending<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// flash and a data base that replays its log need minutes; after five, a person wants to know.
 pub const START_TIME_MAX_DEFAULT: Duration = Duration::from_secs(5 * 60);
 
+/// Whether there is something all the same that could carry out an order: an engine that is being restarted is still an engine.
+pub(crate) fn is_there(failure: &Failure) -> bool {
+    failure.code == FailureCode::RuntimeUnreachable
+}
+
 /// A runtime. Every call is safe to repeat, and may be cut off at any point by a crash of the agent.
 pub trait Runtime: Send + Sync {
     /// Fetches what the order needs, and changes nothing that runs.
@@ -110,11 +115,9 @@ pub trait Runtime: Send + Sync {
     /// Whether what carries out orders answers, or why it does not.
     fn reached(&self) -> Pending<'_, Result<(), Failure>>;
 
-    /// Whether there is anything here that could carry out an order. An engine that is being restarted is still an engine.
+    /// Whether there is anything here that could carry out an order.
     fn answers(&self) -> Pending<'_, bool> {
-        Box::pin(async {
-            self.reached().await.err().is_none_or(|failure| failure.code == FailureCode::RuntimeUnreachable)
-        })
+        Box::pin(async { self.reached().await.err().is_none_or(|failure| is_there(&failure)) })
     }
 
     /// How much it has written to the device's disk since the agent began; what an engine writes is the engine's.

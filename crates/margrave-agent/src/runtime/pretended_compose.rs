@@ -66,16 +66,22 @@ impl PretendedDevice {
         };
         let components = Components::new(Client::new(Hosts::new()), &data).unwrap();
         let runtime = ComposeRuntime::new(settings, components).unwrap();
-        *runtime.compose.lock().await = Some(Compose::at(at("docker-compose")));
         let archive = archive();
         let digest = Digest::of(&archive);
         fs::write(data.join("artifacts").join(digest.hex()), archive).unwrap();
         let order = Order { pin: Some(Digest::of(b"manifest")), ..order("web") };
         let device = PretendedDevice { state, engine, runtime, order };
+        device.has_compose("2.40.3").await;
         let directory = device.directory();
         directory.create().unwrap();
         directory.note_fetched(Fetched::new(device.order.fingerprint(), digest)).unwrap();
         device
+    }
+
+    /// From here on another version.
+    pub(super) async fn has_compose(&self, version: &str) {
+        let program = self.state.path().join("docker-compose");
+        *self.runtime.compose.lock().await = Some(Compose::at(program, version));
     }
 
     fn directory(&self) -> ProjectDirectory {

@@ -27,7 +27,16 @@ const PLUGIN_DIRECTORIES: [&str; 4] = [
 pub(super) const OUTPUT_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Printing a version reads no files and asks nobody.
 const VERSION_TIME_MAX: Duration = Duration::from_secs(20);
-/// A Compose v2 (or newer) that answered.
+/// What has Compose, in Docker's own repository and in distributions.
+pub(super) const PACKAGES: &str = "the package docker-compose-plugin or docker-compose-v2";
+/// Older ones keep `scale` to themselves when they say how they read a file, so that nobody knows how many containers there should be;
+/// before 2.23.1 they refuse `content` of configs; and before 2.22 they cannot bring up by name what shares something with a service
+/// that is not named, so that what has the volumes of a job that is done could never be repaired.
+const OLDEST: [u32; 3] = [2, 24, 0];
+/// Older ones hash a service that is named without what it depends on, and take it for changed (docker/compose#12069).
+const NAMED_ALIKE: [u32; 3] = [2, 29, 3];
+
+/// A Compose that answered, and is new enough.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Compose {
     program: PathBuf,
@@ -60,7 +69,7 @@ impl Compose {
         candidates.extend(on_path(&path, "docker").map(|docker| (docker, Some("compose"))));
         candidates.extend(on_path(&path, "docker-compose").map(|compose| (compose, None)));
 
-        let (mut dead, mut slow) = (None, false);
+        let (mut too_old, mut slow) = (None, false);
         for (program, first) in candidates {
             let mut compose = Compose { program, first, version: String::new() };
             let run = Run {
@@ -75,11 +84,11 @@ impl Compose {
                 Ok(finished) if finished.success => {
                     let said = String::from_utf8_lossy(&finished.output);
                     match parse_version(&said) {
-                        Some((major, version)) if major >= 2 => {
+                        Some((numbers, version)) if numbers >= OLDEST => {
                             compose.version = version;
                             return Ok(compose);
                         }
-                        Some((_, version)) => dead = Some((compose.program, version)),
+                        Some((_, version)) => too_old = Some((compose.program, version)),
                         None => {
                             tracing::debug!(program = %compose.program.display(), %said, "no version of Compose")
                         }
@@ -97,29 +106,26 @@ impl Compose {
         if slow {
             return Err(explain::too_busy(time_max));
         }
-        let message = match dead {
-            Some((program, version)) => format!(
-                "Only Docker Compose {version} is installed ({}), which is no longer maintained. Install Compose v2: the \
-                 package docker-compose-plugin or docker-compose-v2.",
-                program.display()
-            ),
-            None => {
-                "Docker Compose is not installed. Install Compose v2: the package docker-compose-plugin or \
-                     docker-compose-v2."
-                    .to_owned()
-            }
-        };
+        let have = too_old.map_or("Docker Compose is not installed".to_owned(), |(program, version)| {
+            format!("Only Docker Compose {version} is installed ({}), which is too old", program.display())
+        });
+        let message = format!("{have}. Install Compose 2.24 or newer: {PACKAGES}.");
         Err(Failure::new(FailureCode::RuntimeMissing, message))
     }
 
     /// A program that a test made, as if it had answered.
     #[cfg(test)]
-    pub(super) fn at(program: PathBuf) -> Compose {
-        Compose { program, first: None, version: "2".into() }
+    pub(super) fn at(program: PathBuf, version: &str) -> Compose {
+        Compose { program, first: None, version: version.into() }
     }
 
     pub(super) fn version(&self) -> &str {
         &self.version
+    }
+
+    /// Whether it takes a service that it made for another one when it is told its name, or made it by its name and is told none.
+    pub(super) fn hashes_named_otherwise(&self) -> bool {
+        parse_version(&self.version).is_some_and(|(numbers, _)| numbers < NAMED_ALIKE)
     }
 
     /// Runs to the end, or until the time is up.
@@ -143,12 +149,15 @@ fn on_path(path: &OsStr, name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file())
 }
 
-/// `2.40.3`, `v2.17.2`, `2.24.5-desktop.1` → major version and the whole.
-fn parse_version(said: &str) -> Option<(u32, String)> {
+/// `2.40.3`, `v2.17.2`, `2.24.5-desktop.1` → its numbers and the whole.
+fn parse_version(said: &str) -> Option<([u32; 3], String)> {
     let version = said.trim();
     let version = version.strip_prefix('v').unwrap_or(version);
-    let major = version.split('.').next()?.parse().ok()?;
-    (version.len() <= 60).then(|| (major, version.to_owned()))
+    let number = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
+    let mut parts = version.split('.');
+    let major = parts.next()?.parse().ok()?;
+    let mut next = || parts.next().and_then(number).unwrap_or(0);
+    (version.len() <= 60).then(|| ([major, next(), next()], version.to_owned()))
 }
 
 #[cfg(test)]
@@ -176,7 +185,7 @@ mod tests {
     }
 
     fn compose(temp: &tempfile::TempDir, name: &str) -> Compose {
-        Compose::at(temp.path().join(name))
+        Compose::at(temp.path().join(name), "2.40.3")
     }
 
     fn run<'a>(
@@ -190,10 +199,16 @@ mod tests {
 
     #[test]
     fn versions_are_read_as_programs_print_them() {
-        for (said, major) in
-            [("2.40.3\n", Some(2)), ("v2.17.2", Some(2)), ("1.29.2\n", Some(1)), ("5.0.0-rc.1", Some(5))]
-        {
-            assert_eq!(parse_version(said).map(|(major, _)| major), major, "{said}");
+        for (said, numbers) in [
+            ("2.40.3\n", [2, 40, 3]),
+            ("v2.17.2", [2, 17, 2]),
+            ("1.29.2\n", [1, 29, 2]),
+            ("2.24.6+ds1-0ubuntu1~22.04.1", [2, 24, 6]),
+            ("2.24.5-desktop.1", [2, 24, 5]),
+            ("5.0.0-rc.1", [5, 0, 0]),
+            ("3", [3, 0, 0]),
+        ] {
+            assert_eq!(parse_version(said).map(|(numbers, _)| numbers), Some(numbers), "{said}");
         }
         for said in ["", "docker-compose version 1.2", "unknown"] {
             assert_eq!(parse_version(said), None, "{said}");
@@ -201,17 +216,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_dead_compose_is_refused_with_what_to_install() {
-        let (temp, mut variables) = installed("docker-compose", "echo 1.29.2");
-        // Only this program can be found.
-        variables.insert("PATH".into(), temp.path().into());
-        let located = Compose::locate_among(vec![], &variables, temp.path(), VERSION_TIME_MAX).await;
-        let failure = located.unwrap_err();
-        assert_eq!(failure.code, FailureCode::RuntimeMissing);
-        assert!(
-            failure.message.contains("Compose 1.29.2") && failure.message.contains("docker-compose-plugin"),
-            "{failure}"
-        );
+    async fn a_compose_that_is_too_old_is_refused_with_what_to_install() {
+        for version in ["1.29.2", "2.23.3"] {
+            let (temp, mut variables) = installed("docker-compose", &format!("echo {version}"));
+            // Only this program can be found.
+            variables.insert("PATH".into(), temp.path().into());
+            let located = Compose::locate_among(vec![], &variables, temp.path(), VERSION_TIME_MAX).await;
+            let failure = located.unwrap_err();
+            assert_eq!(failure.code, FailureCode::RuntimeMissing);
+            let words = [&format!("Compose {version} "), "2.24 or newer", "docker-compose-plugin"];
+            assert!(words.iter().all(|word| failure.message.contains(*word)), "{failure}");
+            // Elsewhere there may be a better one.
+            let (newer, _) = installed("docker-compose", "echo 2.24.0");
+            let path = std::env::join_paths([temp.path(), newer.path()]).unwrap();
+            variables.insert("PATH".into(), path);
+            let plugins = vec![temp.path().to_owned(), newer.path().to_owned()];
+            let located = Compose::locate_among(plugins, &variables, temp.path(), VERSION_TIME_MAX).await;
+            assert_eq!(located.unwrap().version(), "2.24.0");
+        }
+    }
+
+    #[test]
+    fn it_is_known_which_compose_takes_what_is_named_for_another() {
+        let check = |version: &str, want: bool| {
+            assert_eq!(Compose::at("c".into(), version).hashes_named_otherwise(), want, "{version}");
+        };
+        check("2.24.0", true);
+        check("2.29.2", true);
+        check("2.29.3", false);
+        check("2.40.3", false);
+        check("5.0.1", false);
     }
 
     #[tokio::test]
@@ -228,12 +262,12 @@ mod tests {
 
     #[tokio::test]
     async fn the_users_own_plug_in_comes_first() {
-        let (temp, variables) = installed("docker-compose", "echo 2.0.0");
+        let (temp, variables) = installed("docker-compose", "echo 2.30.0");
         let own = temp.path().join(".docker/cli-plugins");
         fs::create_dir_all(&own).unwrap();
         fs::rename(temp.path().join("docker-compose"), own.join("docker-compose")).unwrap();
         let compose = Compose::locate(&variables, temp.path()).await.unwrap();
-        assert_eq!((compose.version(), &compose.program), ("2.0.0", &own.join("docker-compose")));
+        assert_eq!((compose.version(), &compose.program), ("2.30.0", &own.join("docker-compose")));
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use margrave_core::id::{AssignmentId, ComponentName};
 use serde::{Deserialize, Serialize};
 
 use super::adjustable::Adjustable;
+use super::container::Container;
 use super::perishable::Perishable;
 use super::unnamed::Volumes;
 
@@ -227,12 +228,21 @@ impl Record {
         self.services.get(service).is_some_and(unlabelled)
     }
 
-    /// Whether this very order was started by another Compose than the one that is here now. It is not known of what an older agent
-    /// started, nor what became of a try that was cut off.
-    pub(super) fn is_mended_by_another(&self, fingerprint: Digest, compose: &str) -> bool {
-        self.fingerprint == fingerprint
-            && self.stage != Stage::Begun
-            && self.compose.as_ref().is_some_and(|version| version != compose)
+    /// Whether this was started by another Compose than the one that is here now. It is not known of what an older agent started.
+    pub(super) fn is_mended_by_another(&self, compose: &str) -> bool {
+        self.compose.as_ref().is_some_and(|version| version != compose)
+    }
+
+    /// Notes of what definition containers are, as Compose reckoned it when it made them.
+    pub(super) fn note_made(&mut self, containers: &[Container]) {
+        for (name, service) in &mut self.services {
+            let mut hashes = containers.iter().filter(|c| &c.service == name).map(|c| &c.config_hash);
+            let Some(hash) = hashes.next() else { continue };
+            // Two kinds of them are not as anything that could be noted.
+            if hashes.all(|other| other == hash) {
+                service.hash.clone_from(hash);
+            }
+        }
     }
 
     fn is_settled_as(&self, fingerprint: Digest) -> bool {

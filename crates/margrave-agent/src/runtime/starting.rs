@@ -35,14 +35,11 @@ impl ComposeRuntime {
         let before = prepared.directory.record();
         let cut_off = before.as_ref().is_some_and(|record| record.stage == Stage::Begun);
         let mut anew = drift::straighten(&prepared, before.as_ref()).await?;
-        let here = prepared.compose.version();
-        let by_another =
-            before.as_ref().filter(|record| record.is_mended_by_another(order.fingerprint(), here));
-        let made_by = by_another.and_then(|record| record.compose.clone());
         let here_before = prepared.containers().await?;
         let services = &prepared.model.services;
         let (mut finished, mut remade) = (BTreeSet::new(), 0);
-        if let Some(record) = before.as_ref().filter(|record| record.fingerprint == order.fingerprint()) {
+        let same = before.as_ref().filter(|record| record.fingerprint == order.fingerprint());
+        if let Some(record) = same {
             remade = record.remade;
             let jobs = jobs::finished(record, &here_before);
             finished = sharing::unneeded(jobs, services, &here_before);
@@ -53,10 +50,15 @@ impl ComposeRuntime {
             }
             anew.extend(sick.into_iter().filter(|service| services.contains_key(service)));
         }
-        // Some versions of Compose hash a service that is named without what it depends on in another way, and would make it anew.
-        let is_compared_here = by_another.is_some() || !finished.is_empty() && !cut_off;
-        if let Some(record) = before.as_ref().filter(|_| is_compared_here) {
-            anew.extend(drift::strayed(record, &here_before, by_another.is_some()));
+        // What is here was started in this way once, however the tries since then ended.
+        let noted = same.filter(|record| drift::is_noted(record, &here_before));
+        let made_by = noted.filter(|record| record.is_mended_by_another(prepared.compose.version()));
+        let made_by = made_by.and_then(|record| record.compose.clone());
+        let hashes_otherwise = made_by.is_some() || prepared.compose.hashes_named_otherwise();
+        let compared = noted.filter(|_| hashes_otherwise || !finished.is_empty());
+        let (is_noted, is_compared_here) = (noted.is_some(), compared.is_some());
+        if let Some(record) = compared {
+            anew.extend(drift::strayed(record, &here_before, hashes_otherwise));
             anew.retain(|service| !finished.contains(service));
             anew = sharing::with_sharers(anew, services, &finished, &here_before);
         }
@@ -75,22 +77,39 @@ impl ComposeRuntime {
         let trial = Trial { proven: trial::proven(before.as_ref(), &here_before), remade };
         let mut record = self.begin(order, &prepared, before, left_behind, &finished, trial)?;
         record.compose = made_by.or(record.compose);
+        prepared.write(&record)?;
         let deadline = Instant::now() + start_time_max(order);
-        if !anew.is_empty() {
-            self.make_anew(&prepared, &record, deadline, &anew).await?;
-        }
-        if let Some(rest) = rest {
-            let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
-            self.up_with_patience(&prepared, &record, deadline, &rest, cut_off).await?;
-        }
-        let mut containers = prepared.containers().await?;
-        let left_alone = sharing::left_alone(&prepared.model.services, &here_before, &containers);
-        if !left_alone.is_empty() {
+        let brought_up = async {
+            if !anew.is_empty() {
+                self.make_anew(&prepared, &record, deadline, &anew).await?;
+            }
+            if let Some(rest) = rest {
+                let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+                self.up_with_patience(&prepared, &record, deadline, &rest, cut_off).await?;
+            }
+            let containers = prepared.containers().await?;
+            let left_alone = sharing::left_alone(&prepared.model.services, &here_before, &containers);
+            if left_alone.is_empty() {
+                return Ok(containers);
+            }
             tracing::warn!(project = %prepared.project, ?left_alone, "what these share is not what it was; they are made anew");
             let anew = sharing::with_sharers(left_alone, &prepared.model.services, &finished, &containers);
             self.make_anew(&prepared, &record, deadline, &anew).await?;
-            containers = prepared.containers().await?;
+            prepared.containers().await
+        };
+        let brought_up = brought_up.await;
+        if brought_up.is_err()
+            && is_noted
+            && let Ok(containers) = prepared.containers().await
+        {
+            // What could be made is not made anew by the next try.
+            let known = record.services.clone();
+            record.note_made(&containers);
+            if record.services != known {
+                self.noted(&prepared.directory, prepared.directory.write_record(&record));
+            }
         }
+        let containers = brought_up?;
         self.restarts().note_exits(containers.iter());
         let lately = self.lately();
         for (name, service) in &mut record.services {
@@ -148,7 +167,8 @@ impl ComposeRuntime {
             && (health == Health::Healthy || (health == Health::Starting && !order.wait)))
     }
 
-    /// Puts on disk what is about to be started, and what services that go leave behind.
+    /// What is to be noted of what is about to be started, and of what services that go leave behind. What Compose is given for it is on
+    /// disk then.
     fn begin(
         &self,
         order: &Order,
@@ -184,7 +204,7 @@ impl ComposeRuntime {
         // What was noted of the same order still tells what hands did, should this try be cut off.
         let service = |name: &String, service: &model::Service| Service {
             replicas: service.replicas,
-            hash: same.filter(|_| finished.contains(name)).and_then(|r| r.services.get(name)?.hash.clone()),
+            hash: same.and_then(|record| record.services.get(name)?.hash.clone()),
             adjustable: same.and_then(|record| record.services.get(name)?.adjustable.clone()),
             image: Some(service.needed().to_owned()),
             image_id: service.image_id.clone(),
@@ -214,7 +234,6 @@ impl ComposeRuntime {
             proven: trial.proven,
             remade: trial.remade,
         };
-        prepared.write(&record)?;
         Ok(record)
     }
 
@@ -390,6 +409,49 @@ mod tests {
         let (applied, told) = device.apply().await;
         applied.unwrap();
         assert_eq!(told, [EVERY_OTHER, "--no-deps --force-recreate web"]);
+    }
+
+    #[tokio::test]
+    async fn promise_3_what_runs_is_left_alone_by_every_try_of_a_repair() {
+        for version in ["2.40.3", "2.41.0"] {
+            let device = plant().await;
+            device.has_compose(version).await;
+            device.put("web1", "web", &exited(137, ""));
+            device.brings_up("echo no such device >&2; exit 1");
+            for _ in 0..3 {
+                let (applied, told) = device.apply().await;
+                applied.unwrap_err();
+                assert!(told.iter().all(|told| told == EVERY_OTHER), "{version} {told:?}");
+            }
+            device.put_next("web1", "web", &running("healthy"));
+            device.brings_up("mv next/* containers/");
+            let (applied, told) = device.apply().await;
+            applied.unwrap();
+            assert_eq!(told, [EVERY_OTHER], "{version}");
+        }
+    }
+
+    /// Hashes are of another kind where Compose is told names.
+    #[tokio::test]
+    async fn promise_3_what_an_old_compose_made_by_name_is_not_made_anew_because_of_that() {
+        let services = json!({"db": {"image": "a"}, "other": {"image": "a"}, "web": {"image": "a"}});
+        let device = PretendedDevice::with(services).await;
+        device.has_compose("2.27.1").await;
+        for service in ["db", "other", "web"] {
+            device.put_next(&format!("{service}1"), service, &running("healthy"));
+        }
+        device.brings_up("mv next/* containers/");
+        device.apply().await.0.unwrap();
+        device.take_away("other1");
+        device.put("web1", "web", &exited(137, ""));
+        device.put_next("other2", "other", &running("healthy"));
+        let made = r#"test ! -e next/other2 || { sed 's/"hash"/"by name"/' next/other2 > containers/other2; rm next/other2; }"#;
+        device.brings_up(&format!("{made}; echo no such device >&2; exit 1"));
+        for _ in 0..3 {
+            let (applied, told) = device.apply().await;
+            applied.unwrap_err();
+            assert!(told.iter().all(|told| told == "--remove-orphans --no-recreate"), "{told:?}");
+        }
     }
 
     async fn one(state: &Value) -> PretendedDevice {

@@ -25,6 +25,7 @@ on_engine! {
     promise_5_a_network_given_back_by_hand_without_its_names_is_seen,
     promise_3_a_job_that_is_done_is_not_done_again_when_another_service_is_mended,
     promise_3_a_repair_by_another_compose_makes_no_healthy_neighbour_anew,
+    promise_3_a_repair_that_fails_again_and_again_makes_nothing_anew_that_runs,
     promise_3_an_image_that_gets_another_meaning_touches_nothing_that_runs,
     promise_5_what_is_mended_keeps_its_image_whatever_became_of_the_name,
     images_that_nobody_needs_go_and_no_others,
@@ -181,6 +182,58 @@ async fn promise_5_a_network_taken_away_by_hand_comes_back(rig: Rig) {
     rig.check_runs(&order).await;
     let format = "{{len .Containers}}";
     assert_eq!(rig.docker(&["network", "inspect", "--format", format, &network]), "2");
+    rig.finish().await;
+}
+
+/// Old versions of Compose tell services that are named from those that are not.
+async fn promise_3_a_repair_that_fails_again_and_again_makes_nothing_anew_that_runs(rig: Rig) {
+    // None that a connection could get meanwhile.
+    let mut ports = (30_000..32_000).map(|port| std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+    let port = ports.find(|port| std::net::TcpListener::bind(port).is_ok()).unwrap();
+    let with = |job: &str, waits: &str| {
+        format!(
+            r#"
+services:
+  {job}
+  db: {{image: "{{IMAGE}}", command: [sleep, "1000"], stop_signal: SIGKILL{waits}}}
+  lost: {{image: "{{IMAGE}}", command: [sleep, "1000"], stop_signal: SIGKILL, depends_on: [db]}}
+  web:
+    image: "{{IMAGE}}"
+    command: [sleep, "1000"]
+    stop_signal: SIGKILL
+    ports: ["127.0.0.1:{}:80"]
+    depends_on: [db, lost]
+"#,
+            port.port()
+        )
+    };
+    let job = r#"migrate: {image: "{IMAGE}", command: [sh, -c, "exit 0"]}"#;
+    let waits = ", depends_on: {migrate: {condition: service_completed_successfully}}";
+    for (component, compose) in [("job", with(job, waits)), ("none", with("", ""))] {
+        let order = rig.applied(component, &compose).await;
+        let of = |service: &str| rig.container(component, service);
+        // What is made anew, and what stands still.
+        rig.docker(&["rm", "-f", &of("lost")]);
+        rig.docker(&["kill", &of("web")]);
+        let db = rig.started_at(&of("db"));
+        let taken = std::net::TcpListener::bind(port).unwrap();
+        let mut lost = None;
+        for _ in 0..3 {
+            let failure = rig.restarted().apply(&order).await.unwrap_err();
+            assert!(failure.message.contains(&port.port().to_string()), "{component}: {failure}");
+            assert_eq!(rig.started_at(&of("db")), db, "{component}");
+            let lost_now = rig.started_at(&of("lost"));
+            assert_eq!(*lost.get_or_insert(lost_now.clone()), lost_now, "{component}");
+        }
+        drop(taken);
+        rig.runtime.apply(&order).await.unwrap();
+        // And when it is mended for something else.
+        rig.docker(&["kill", &of("web")]);
+        rig.runtime.apply(&order).await.unwrap();
+        assert_eq!(rig.started_at(&of("db")), db, "{component}");
+        assert_eq!(Some(rig.started_at(&of("lost"))), lost, "{component}");
+        rig.runtime.remove(order.assignment, &order.component).await.unwrap();
+    }
     rig.finish().await;
 }
 

@@ -280,10 +280,7 @@ impl World {
             let component = &container.component;
             let is_right = match orders.iter().find(|order| order.component == *component) {
                 Some(order) => container.fingerprint == Some(order.fingerprint()),
-                None => {
-                    let _ = (applied, &known);
-                    false
-                }
+                None => !applied || !known.contains(component),
             };
             if !is_right && !machine.memory.deceived.contains(&(id, component.clone())) {
                 let what = format!("{} is installed, and {component} of another version runs", short(id));

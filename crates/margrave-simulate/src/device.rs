@@ -92,8 +92,6 @@ impl SimulatedDevice {
         let mut renewal_at = Moment(0);
         let mut report_at = self.next_report(clock::now());
         let capabilities = g2::capabilities::write(&capabilities(&self.settings.device));
-        // Its memory begins with its process, and nothing is judged before it is known what is there.
-        self.absorb(Event::Read(vec![]));
         self.absorb(Event::CapabilitiesAre(Digest::of(&capabilities)));
         loop {
             let now = clock::now();

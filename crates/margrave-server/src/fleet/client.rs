@@ -263,11 +263,18 @@ impl Clients {
         self.of(client).map_or(0, |live| live.fetched.load(Ordering::Relaxed))
     }
 
-    /// The version that the client holds, if it has for a while.
-    pub(super) fn held_before(&self, client: &ClientId, before: Moment) -> Option<u64> {
-        let live = self.of(client)?;
-        let version = live.holds.load(Ordering::Acquire);
-        (version > 0 && live.holds_since.load(Ordering::Relaxed) <= before.0).then_some(version)
+    /// The version that the client showed to hold.
+    pub(super) fn held(&self, client: &ClientId) -> Option<u64> {
+        Some(self.of(client)?.holds.load(Ordering::Acquire)).filter(|version| *version > 0)
+    }
+
+    /// The same, if it was still heard from so long after it took that up. One that cannot be heard meanwhile
+    /// may have much to say.
+    pub(super) fn held_for(&self, client: &ClientId, millis: u64) -> Option<u64> {
+        let version = self.held(client)?;
+        let since = self.of(client)?.holds_since.load(Ordering::Relaxed);
+        let heard = self.contact(client)?;
+        (heard.0 >= since.saturating_add(millis)).then_some(version)
     }
 
     /// The version that the client would be given now.

@@ -216,9 +216,9 @@ pub struct Resource {
     pub bytes: Bytes,
 }
 
-/// A device says at once what it begins to remove. One that has held a manifest for so long without a word about what
-/// is no longer in it never had that. Where it said that it has it, its word may be on the way; who was heard from just now had the
-/// time to say it in an hour, and must have lost its memory, or we ours.
+/// A device says at once what it begins to remove. One that is heard from so long after it took up a manifest, and said no word about
+/// what is no longer in it, never had that. Where it said that it has it, its word may be on the way; in an hour it had the time
+/// to say it, and must have lost its memory, or we ours.
 const REMOVAL_UNSPOKEN_MS: u64 = 10 * 60 * 1000;
 const REMOVAL_LOST_MS: u64 = 3600 * 1000;
 
@@ -330,12 +330,8 @@ impl Fleet {
         let ago = |time: u64| Moment(now.0.saturating_sub(time));
         let unspoken = self.store.removals_unspoken(ago(REMOVAL_UNSPOKEN_MS)).await?;
         let unknown = unspoken.into_iter().filter(|removal| {
-            let client = &removal.client;
-            let (time, is_heard) = match removal.was_there {
-                true => (REMOVAL_LOST_MS, self.live.contact(client) >= Some(ago(REMOVAL_UNSPOKEN_MS))),
-                false => (REMOVAL_UNSPOKEN_MS, true),
-            };
-            is_heard && self.live.held_before(client, ago(time)).is_some_and(|held| held >= removal.version)
+            let time = if removal.was_there { REMOVAL_LOST_MS } else { REMOVAL_UNSPOKEN_MS };
+            self.live.held_for(&removal.client, time).is_some_and(|held| held >= removal.version)
         });
         let unknown: Vec<_> = unknown.map(|removal| removal.id).collect();
         if !unknown.is_empty() {

@@ -714,6 +714,9 @@ async fn a_removal_of_what_the_device_never_had_ends_once_it_holds_the_manifest_
     assert_eq!(shown().await, 1, "it may be about to say so");
     world.pass(3600);
     world.fleet.sweep().await.unwrap();
+    assert_eq!(shown().await, 1, "what it has to say may wait with it");
+    world.fleet.touched(&client("line-1"));
+    world.fleet.sweep().await.unwrap();
     assert_eq!(shown().await, 0);
     assert!(world.fleet.deployments().await.unwrap().is_empty());
 

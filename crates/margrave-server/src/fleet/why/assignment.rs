@@ -250,7 +250,7 @@ impl Fleet {
             return self.waiting(record, seen);
         }
         let now = self.now();
-        let held = self.live.held_before(client, now).filter(|held| *held < version);
+        let held = self.live.held(client).filter(|held| *held < version);
         if let Some(held) = held.filter(|_| now.0.saturating_sub(record.changed_at.0) > REMOVAL_UNSPOKEN_MS) {
             let text = format!("{id} was given manifest version {version}, and stays with {held}");
             return vec![named(Code::ManifestNotAdopted, text)];

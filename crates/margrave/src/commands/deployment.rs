@@ -423,7 +423,7 @@ async fn history(screen: &Screen, client: &Client, name: &str, device: Option<&s
         screen.table(&table)?;
         let more = if departed.next.is_some() { ", and more" } else { "" };
         screen.words(format_args!(
-            "They had it and do not any more{more}; what one of them went through: \
+            "They had it{more}; one that was retired meanwhile may still run it. What one of them went through: \
              `margrave deployment history {name} --device DEVICE`."
         ));
     }
